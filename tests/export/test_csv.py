@@ -22,6 +22,7 @@ NAMES = (
     "samples",
     "energy",
     "op_energy",
+    "joules",
     "training_steps",
     "epochs",
     "notes",
@@ -69,7 +70,7 @@ def test_parquet_has_the_rows_of_csv_with_types(made: MadeRun, tmp_path: Path) -
         for name, table in written.items():
             rows = table.to_pylist()
             assert len(rows) == len(plain[name]) and (
-                rows or name in ("op_energy", "training_steps", "epochs", "notes")
+                rows or name in ("op_energy", "joules", "training_steps", "epochs", "notes")
             ), name
             assert [{k: "" if v is None else str(v) for k, v in row.items()} for row in rows] == plain[name]
         steps = written["steps"]

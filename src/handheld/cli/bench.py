@@ -16,9 +16,12 @@ from rich.text import Text
 import handheld.bench as runner
 from handheld.bench import Progress, Results, Settings
 from handheld.bench.matrix import DEVICES
+from handheld.bench.page import PAGE, bench_page
+from handheld.bench.shapes import Line
 from handheld.cli import bench_tables, output
 from handheld.cli.options import Json, Seed
 from handheld.errors import HandheldError
+from handheld.report.document import write_document
 
 ON = ",".join(DEVICES)
 OUT = Path("bench-results")
@@ -103,6 +106,7 @@ Cool = Annotated[
 ]
 Compare = Annotated[bool, typer.Option("--compare", help=("Compare two results folders, row by row."))]
 Merge = Annotated[bool, typer.Option("--merge", help=("Merge results folders into the folder --out."))]
+PageOption = Annotated[bool, typer.Option("--page/--no-page", help=("Write the page of the results: bench.html."))]
 Listed = Annotated[bool, typer.Option("--list", help=("List the workloads and run nothing."))]
 
 
@@ -122,6 +126,7 @@ def bench(
     compare: Compare = False,
     merge: Merge = False,
     listed: Listed = False,
+    page: PageOption = True,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -129,8 +134,8 @@ def bench(
 
     Each run is a separate process. A run that fails, hangs or needs too much memory becomes a row
     that says so. Runs are in random order, devices take turns, and the machine cools between runs.
-    One folder holds everything: results.jsonl (one line per run), bench.json (the machine) and runs/
-    (the run files). After Ctrl-C or a kill, the same command continues.
+    One folder holds everything: results.jsonl (one line per run), bench.json (the machine), runs/
+    (the run files) and bench.html (the page). After Ctrl-C or a kill, the same command continues.
 
     \b
     Examples:
@@ -160,10 +165,10 @@ def bench(
     else:
         matrix = runner.Matrix(runner.expand(names or ()), split(on), batches(batch), size)
         folder = out
-    _run(matrix, folder, settings, retry, json)
+    _run(matrix, folder, settings, retry, page, json)
 
 
-def _run(matrix: runner.Matrix | None, folder: Path, settings: Settings, retry: bool, json: bool) -> None:
+def _run(matrix: runner.Matrix | None, folder: Path, settings: Settings, retry: bool, page: bool, json: bool) -> None:
     begun = time.monotonic()
     with shown(json) as tell:
         count = 0
@@ -184,7 +189,7 @@ def _run(matrix: runner.Matrix | None, folder: Path, settings: Settings, retry: 
                 if not json:
                     bench_tables.say_row(row, count)
     results = runner.open_results(folder)
-    _end(results, count, time.monotonic() - begun, json)
+    _end(results, count, time.monotonic() - begun, page, json)
 
 
 def _as_begun(folder: Path, settings: Settings) -> Settings:
@@ -200,8 +205,9 @@ def _as_begun(folder: Path, settings: Settings) -> Settings:
     )
 
 
-def _end(results: Results, count: int, seconds: float, json: bool) -> None:
+def _end(results: Results, count: int, seconds: float, page: bool, json: bool) -> None:
     lines = runner.card(results.rows)
+    drawn = _draw(results, lines) if page else None
     if json:
         output.print_json(
             {
@@ -212,12 +218,26 @@ def _end(results: Results, count: int, seconds: float, json: bool) -> None:
                 "rows": results.rows,
                 "card": lines,
                 "notes": results.notes,
+                **({"page": str(drawn)} if drawn else {}),
             }
         )
     else:
         bench_tables.present(results, lines, count, seconds)
+        if drawn:
+            output.out.print(output.grid([("page", output.path(drawn))]))
     if not any(line["trains"] for line in lines):
         raise typer.Exit(1)
+
+
+def _draw(results: Results, lines: list[Line]) -> Path | None:
+    """Write the page of the results. If that fails, a note says why, because the results are safe in their folder."""
+    path = results.folder / PAGE
+    try:
+        write_document(bench_page(results, lines), path)
+    except OSError as error:
+        output.warn(f"{path} was not written: {error.strerror or error}. Try: free some room, and the same command")
+        return None
+    return path
 
 
 def _folders(names: list[str], compare: bool, merge: bool, out: Path, json: bool) -> None:

@@ -7,6 +7,7 @@ memory      bytes alive while each op runs: one row per op and category
 samples     one row per reading of a sensor channel
 energy      one row per power rail
 op_energy   one row per signature of ops, rail and method
+joules      one row per op and rail: its energy, with an interval and its source
 training_steps, epochs   losses, rates and metrics of a training
 notes       other events of the run
 meta        everything else that the run file says, as JSON by key
@@ -21,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from handheld.analyse.energy import OpEnergy, RailEnergy
+from handheld.analyse.joules import OpJoules
 from handheld.analyse.ops import OpTime
 from handheld.analyse.run import Run
 from handheld.analyse.timeline import TRANSFERS
@@ -51,6 +53,7 @@ def tables(run: Run) -> Iterator[Table]:
     yield Table("samples", reading, _samples(run))
     yield _records("energy", RailEnergy, run.energy())
     yield _records("op_energy", OpEnergy, run.op_energy())
+    yield _records("joules", OpJoules, run.joules())
     yield _records("training_steps", TrainingStepRow, run.training_steps())
     yield _records("epochs", TrainingEpochRow, run.epochs())
     yield _records("notes", NoteRow, run.notes())

@@ -179,6 +179,8 @@ def _command(kind: int, op: OpRow | None) -> str:
 def _device(run: Run) -> Iterator[SliceTrack]:
     ops = {row.id: row for row in run.op_rows}
     args = {row.id: _op_args(row) for row in run.op_rows}
+    for row in run.joules():
+        args[row.id] |= {f"joules of {row.rail}": row.joules, f"joules of {row.rail} by": row.source}
     slices, beside = [], []
     for step in run.timed:
         first, *others = lanes(_commands(step, ops, args))
@@ -213,7 +215,7 @@ def _commands(step: Timed, ops: Mapping[int, OpRow], args: Mapping[int, Args]) -
     return slices
 
 
-def _op_args(row: OpRow) -> Args:
+def _op_args(row: OpRow) -> dict[str, Value]:
     args: dict[str, Value] = {
         "phase": row.phase,
         "op id": row.id,
