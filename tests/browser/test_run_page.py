@@ -222,6 +222,22 @@ def test_it_prints_on_light_paper_without_cutting(page):
     assert page.evaluate(f"{wide}.map(e => e.parentElement.id || e.className)") == []
 
 
+def test_a_table_prints_200_rows_and_counts_the_rest(page):
+    page.evaluate("""() => { window.addEventListener("beforeprint", () => {
+        const table = document.querySelector("#op-table");
+        window.printed = [table.querySelectorAll("tbody tr").length, table.querySelector(".more").innerText];
+    }); }""")
+    page.pdf(format="A4")
+    rows, text = page.evaluate("window.printed")
+    assert rows == 200 and "The first 200 of 1,000 rows; 800 more are not shown." in text
+    assert page.locator("#op-table tbody tr").count() == 50
+    page.fill("#op-table input", "stage3")
+    found = int(page.inner_text("#op-table .found").split(" of ")[0])
+    page.pdf(format="A4")
+    rows, text = page.evaluate("window.printed")
+    assert 50 < found < 200 and rows == found and f"All {found} rows." in text
+
+
 @pytest.mark.parametrize("figure", FIGURES)
 def test_figures_are_saved(page, figure):
     for kind in ("svg", "png"):

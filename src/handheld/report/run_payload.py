@@ -1,6 +1,6 @@
 """What the page of a run shows, as data. A pure function of the run file.
 
-run_traces.py has the parts that lie on the axis of time, run_energy.py those about energy.
+run_traces.py has the parts that lie on the axis of time, run_energy.py those about energy, run_advice.py the advice.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import handheld
 from handheld.analyse.run import Run
-from handheld.report import run_conditions, run_energy, run_traces
+from handheld.report import run_advice, run_conditions, run_energy, run_traces
 from handheld.report.pack import columns, rounded
 from handheld.units import count
 
@@ -85,6 +85,7 @@ def answer(run: Run) -> dict[str, object]:
         "gbytes_s": rounded(use.gbytes_s),
         "bandwidth_share": rounded(use.bandwidth_share),
         "bounds": bounds(run),
+        "advice": run_advice.advice(run),
         "findings": [
             {"kind": one.kind, "text": one.text, "steps": len(one.steps), "ops": list(one.ops)}
             for one in run.findings()

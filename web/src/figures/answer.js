@@ -1,6 +1,7 @@
-// The answer first: the figures of the step, what limits it, and what was found.
+// The answer first: the figures of the step, what limits it, what to change, and what was found.
 import { html } from "../html.js";
-import { bytes, joules, ms, number, percent, prefixed } from "../parts/format.js";
+import { Command } from "../parts/command.js";
+import { bytes, fixed, joules, ms, number, percent, prefixed } from "../parts/format.js";
 
 export function Answer({ data }) {
   const { answer } = data;
@@ -15,6 +16,7 @@ export function Answer({ data }) {
       ${answer.gbytes_s !== null && html`<${Tile} name="memory traffic, at least" value=${prefixed(answer.gbytes_s * 1e9, "B/s")} more=${ceiling(answer.bandwidth_share)} />`}
     </div>
     <${Limits} bounds=${answer.bounds} />
+    <${AllAdvice} advice=${answer.advice} />
     <${Findings} findings=${answer.findings} />`;
 }
 
@@ -40,6 +42,33 @@ function Limits({ bounds }) {
     </div>`;
   });
 }
+
+/** The best pieces of advice: the gain at the left, and what to change, why and how to try it beside it. */
+function AllAdvice({ advice }) {
+  const { items, more, all, none, note } = advice;
+  if (!items.length) return html`<p class="missing" data-advice="none">${none}</p>`;
+  return html`<div class="advice"><h3>${items.length > 1 ? "What to change, best first" : "What to change"}</h3>
+    ${items.map((item) => html`<${Advice} item=${item} />`)}
+    ${note && html`<p class="why">${note}</p>`}
+    ${more > 0 && html`<p class="missing">${more === 1 ? "One more piece" : `${more} more pieces`} of advice: <${Command} text=${all} /></p>`}
+  </div>`;
+}
+
+function Advice({ item }) {
+  const { rule, change, factor, spread, gain, values, effect, seen, costs_ms: costs, command, note } = item;
+  return html`<div class="piece" data-advice=${rule}>
+    <div class="gain"><b>${fixed(factor, 2)}×</b> ${gain}${spread && html`<span>${spread}</span>`}</div>
+    <div>
+      <p class="change">${sentence(change)}</p>
+      <p>Expected: ${values}; ${effect}.</p>
+      <p class="why">${sentence(seen)}${costs !== null && ` This costs ${ms(costs)} per step.`}</p>
+      ${command && html`<p><${Command} text=${command} /></p>`}
+      ${note && html`<p class="why">${note}</p>`}
+    </div>
+  </div>`;
+}
+
+const sentence = (text) => (/[.!?]$/.test(text) ? text : `${text}.`);
 
 function Findings({ findings }) {
   if (!findings.length) return null;

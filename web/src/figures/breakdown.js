@@ -22,15 +22,18 @@ export const PARTS = {
 };
 const ROW = 26;
 const LEAST = 0.0005; // Smaller parts are not shown.
+const NEAR = 0.02; // A smaller difference between recorded and other steps is not said.
 
 export function Breakdown({ graphs }) {
   return graphs.map((graph) => html`<${OneGraph} graph=${graph} many=${graphs.length > 1} />`);
 }
 
-/** Recording may cost time; then the parts are those of a longer step. */
+/** Says why this figure has another time than the step: recording may cost time, and a few slow steps move a mean. */
 function slower({ ms: usual, parts_ms: recorded }) {
-  const ratio = usual ? recorded / usual : 1;
-  return Math.abs(ratio - 1) > 0.1 ? ` Recorded steps took ${fixed(ratio, 2)} times as long as the others (${ms(usual, 4)}).` : "";
+  const change = usual ? recorded / usual - 1 : 0;
+  if (Math.abs(change) <= NEAR) return "";
+  const than = change > 0 ? "slower" : "faster";
+  return `Recorded steps are ${percent(Math.abs(change))} ${than}: ${ms(recorded, 4)} (their mean) instead of ${ms(usual, 4)} (the median of the other steps).`;
 }
 
 function OneGraph({ graph, many }) {
@@ -64,7 +67,8 @@ function OneGraph({ graph, many }) {
     return show(event.clientX, event.clientY, [parts[n][0], PARTS[parts[n][0]], ["time", ms(parts[n][1], 4)], ["share", percent(parts[n][1] / graph.parts_ms)]]);
   };
   return html`<${Figure} id=${`breakdown-${graph.name}`} title=${`Where a step${name} goes: ${ms(graph.parts_ms, 4)}`}
-      note=${`Mean of ${graph.parts_steps} recorded ${graph.parts_steps === 1 ? "step" : "steps"}. The parts add up to the step.${slower(graph)}`}>
+      note=${`Mean of ${graph.parts_steps} recorded ${graph.parts_steps === 1 ? "step" : "steps"}. The parts add up to the step.`}>
+    ${slower(graph) && html`<p class="note" data-slower>${slower(graph)}</p>`}
     <${Canvas} draw=${draw} height=${parts.length * ROW} drawn=${[graph]} label="Parts of a step" onMouseMove=${over} onMouseLeave=${hide} />
   </${Figure}>`;
 }

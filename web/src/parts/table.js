@@ -2,6 +2,9 @@
 import { useMemo, useState } from "preact/hooks";
 import { html } from "../html.js";
 import { count } from "./format.js";
+import { usePrinting } from "./theme.js";
+
+const PRINTED = 200; // rows on paper, where nobody can ask for more
 
 const collator = new Intl.Collator("en", { numeric: true });
 
@@ -24,7 +27,7 @@ function sorted(rows, column, down) {
 /**
  * `columns`: { name, title, unit?, value(row), cell?(row), text? (left-aligned), long? (whole sentences), group? (a heading above), help? }.
  * `search(row)` is the text that is searched; without it there is no search box.
- * `first` rows are shown until the reader asks for all; `by` is the column that sorts at first, `up` its direction.
+ * `first` rows are shown (200 on paper) until the reader asks for all; `by` is the column that sorts at first, `up` its direction.
  */
 export function Table({ id, columns, rows, search, first = 50, by, up = false, caption, onRow }) {
   const [sort, setSort] = useState({ by, down: !up });
@@ -35,7 +38,8 @@ export function Table({ id, columns, rows, search, first = 50, by, up = false, c
     const kept = wanted.length ? rows.filter((row) => { const text = search(row).toLowerCase(); return wanted.every((w) => text.includes(w)); }) : rows;
     return sorted(kept, columns.find((c) => c.name === sort.by), sort.down);
   }, [rows, words, sort.by, sort.down]);
-  const shown = all ? found : found.slice(0, first);
+  const most = usePrinting() ? Math.max(first, PRINTED) : first;
+  const shown = all ? found : found.slice(0, most);
   const turn = (column) => setSort((old) => ({ by: column.name, down: old.by === column.name ? !old.down : !column.text }));
 
   return html`<div class="tablebox" id=${id}>
@@ -51,7 +55,7 @@ export function Table({ id, columns, rows, search, first = 50, by, up = false, c
       </tr>`)}</tbody>
     </table></div>
     ${found.length > first && html`<p class="more">
-      ${all ? `All ${count(found.length)} rows.` : `The first ${count(first)} of ${count(found.length)} rows.`}${" "}
+      ${shown.length === found.length ? `All ${count(found.length)} rows.` : `The first ${count(most)} of ${count(found.length)} rows; ${count(found.length - most)} more are not shown.`}${" "}
       <button type="button" data-more onClick=${() => setAll(!all)}>${all ? `Show ${count(first)}` : "Show all"}</button>
     </p>`}
   </div>`;

@@ -1,4 +1,5 @@
 // Light and dark: follows the system until the reader chooses. Paper is always light.
+import { options } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { html } from "../html.js";
 
@@ -26,9 +27,22 @@ function apply() {
 export function startTheme() {
   choice = stored();
   system.addEventListener("change", apply);
-  window.addEventListener("beforeprint", () => { printing = true; apply(); });
-  window.addEventListener("afterprint", () => { printing = false; apply(); });
+  window.addEventListener("beforeprint", () => print(true));
+  window.addEventListener("afterprint", () => print(false));
   apply();
+}
+
+/** The browser prints what it finds after the event, so components are drawn at once instead of a moment later. */
+function print(now) {
+  printing = now;
+  options.debounceRendering = now ? (draw) => draw() : undefined;
+  apply();
+}
+
+/** Whether the page is being printed. */
+export function usePrinting() {
+  useTheme();
+  return printing;
 }
 
 export function choose(next) {

@@ -37,10 +37,18 @@ class Gain(Record):
         return self.before / self.after if self.after else 1.0
 
     @property
-    def text(self) -> str:
+    def spread(self) -> str:
+        """The range of the factor, or "" if there is none."""
         best, worst = (self.before / value if value else 1.0 for value in (self.low, self.high))
-        spread = f" ({worst:.2f} to {best:.2f})" if f"{worst:.2f}" != f"{best:.2f}" else ""
-        return f"{self.factor:.2f}x{spread}: {self._said(self.after)} instead of {self._said(self.before)}"
+        return f"{worst:.2f} to {best:.2f}" if f"{worst:.2f}" != f"{best:.2f}" else ""
+
+    @property
+    def values(self) -> str:
+        return f"{self._said(self.after)} instead of {self._said(self.before)}"
+
+    @property
+    def text(self) -> str:
+        return f"{self.factor:.2f}x{f' ({self.spread})' if self.spread else ''}: {self.values}"
 
     def _said(self, value: float) -> str:
         if self.quantity == BYTES:
