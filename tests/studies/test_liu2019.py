@@ -255,3 +255,8 @@ def test_every_chart_of_the_page_draws(measured, tmp_path):
         colours = chromium.colours(opened)
         assert len(colours) == len(found(made, "chart")) > 5 and min(colours) > 20, colours
         assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth") and seen.problems == []
+
+
+def test_a_page_that_is_asked_for_and_not_wanted(measured):
+    done = command("--page", measured, "--no-page")
+    assert done.exit_code == 1 and "Try: one of the two" in done.stderr

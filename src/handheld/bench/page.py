@@ -19,8 +19,10 @@ MIB = 2**20
 
 def bench_page(results: Results, lines: Sequence[Line]) -> Payload:
     """The payload of the page. `lines` is the report card of the rows."""
-    info, rows = results.info, [row for row in results.rows if row["status"] == "trained"]
-    failed = [row for row in results.rows if row["status"] != "trained"]
+    # Runs are in random order; the page is in that of workloads and batches.
+    ordered = sorted(results.rows, key=lambda row: (row["workload"], row["batch"] or 0, row["device"]))
+    info, rows = results.info, [row for row in ordered if row["status"] == "trained"]
+    failed = [row for row in ordered if row["status"] != "trained"]
     machine, devices = info.get("machine") or {}, info.get("devices") or {}
     trains = sum(bool(line["trains"]) for line in lines)
     return page(
@@ -57,7 +59,7 @@ def _by_batch(
 ) -> Iterator[Block]:
     """A chart per batch size: a bar per workload and device."""
     drawn = []
-    for batch in dict.fromkeys(_batch(row) for row in rows):
+    for batch in dict.fromkeys(_batch(row) for row in sorted(rows, key=lambda row: row["batch"] or 0)):
         chosen = [row for row in rows if _batch(row) == batch and row.get(key) is not None]
         names = list(dict.fromkeys(row["workload"] for row in chosen))
         devices = list(dict.fromkeys(row["device"] for row in rows))
@@ -73,7 +75,7 @@ def _by_batch(
 
 
 def _costs(rows: Sequence[Row]) -> Iterator[Block]:
-    yield from _by_batch(rows, "Memory", "planned_bytes", Axis("planned", "MiB", log=True), lambda v: v / MIB)
+    yield from _by_batch(rows, "Memory", "planned_bytes", Axis("planned", "MiB"), lambda v: v / MIB)
     if any(row.get("joules_sample") is not None for row in rows):
         yield from _by_batch(rows, "Energy per sample", "joules_sample", Axis("energy", "J", log=True))
     else:

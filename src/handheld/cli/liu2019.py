@@ -67,6 +67,14 @@ Cool = Annotated[
 ]
 Retry = Annotated[bool, typer.Option("--retry", help=("Also repeat the runs that did not train."))]
 
+NoPage = Annotated[bool, typer.Option("--no-page", help=("Write only the result, not its page."))]
+
+
+def check_pages(page: Path | None, no_page: bool) -> None:
+    """Raise an error if a page is asked for and not wanted."""
+    if page is not None and no_page:
+        raise StudyError("--page draws a page, and --no-page asks for none. Try: one of the two")
+
 
 def study_liu2019(
     on: On = "opencl",
@@ -77,6 +85,7 @@ def study_liu2019(
     quick: Quick = False,
     out: Out = None,
     page: Page = None,
+    no_page: NoPage = False,
     cool: Cool = "auto",
     retry: Retry = False,
     seed: Seed = 0,
@@ -94,6 +103,7 @@ def study_liu2019(
     handheld study liu2019 --workloads resnet50,char_cnn,dqn --batch 4,64
     handheld study liu2019 --page liu2019/liu2019.json
     """
+    check_pages(page, no_page)
     if page is not None:
         _again(page, out, json)
         return
@@ -113,11 +123,12 @@ def study_liu2019(
                     if not json:
                         bench_tables.say_row(row, count)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(_kept(out, on)) from None
+            raise KeyboardInterrupt(_kept(out, on, no_page)) from None
     study = liu2019.result(out, on)
     result = liu2019.save(out, study)
-    target = out / liu2019.PAGE
-    _write_page(target, study)
+    target = None if no_page else out / liu2019.PAGE
+    if target:
+        _write_page(target, study)
     _present(study, result, target, json)
 
 
@@ -140,18 +151,19 @@ def _names(text: str) -> str | list[str]:
     return list(split(text))
 
 
-def _kept(out: Path, device: str) -> str:
+def _kept(out: Path, device: str, no_page: bool) -> str:
     """Write the result and the page of the finished runs. Returns what to tell the user."""
     try:
         study = liu2019.result(out, device)
     except HandheldError:  # No run has ended yet.
         return f"interrupted before the first run ended; {out} is still empty"
     liu2019.save(out, study)
-    _write_page(out / liu2019.PAGE, study)
-    return (
-        f"interrupted; {len(study['rows'])} of {output.count(study['runs'], 'run')} kept, and "
-        f"{out / liu2019.PAGE} shows them. Run the same command to continue"
-    )
+    seen = ""
+    if not no_page:
+        _write_page(out / liu2019.PAGE, study)
+        seen = f", and {out / liu2019.PAGE} shows them"
+    kept = f"{len(study['rows'])} of {output.count(study['runs'], 'run')} kept{seen}"
+    return f"interrupted; {kept}. Run the same command to continue"
 
 
 def _write_page(path: Path, study: dict[str, Any]) -> None:
@@ -161,12 +173,12 @@ def _write_page(path: Path, study: dict[str, Any]) -> None:
         raise StudyError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def _present(study: dict[str, Any], result: Path, target: Path, json: bool) -> None:
+def _present(study: dict[str, Any], result: Path, target: Path | None, json: bool) -> None:
     if json:
         output.print_json(
             {
                 "result": str(result),
-                "page": str(target),
+                **({"page": str(target)} if target else {}),
                 "device": study["device"],
                 "runs": study["runs"],
                 "measured": _measured(study),
@@ -201,7 +213,7 @@ def _present(study: dict[str, Any], result: Path, target: Path, json: bool) -> N
             [
                 ("runs", f"{_measured(study)} of {study['runs']} measured on {study['device']}"),
                 ("result", output.path(result)),
-                ("page", output.path(target)),
+                *([("page", output.path(target))] if target else []),
             ]
         )
     )

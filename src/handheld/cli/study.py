@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from handheld.cli import liu2019, output
+from handheld.cli.liu2019 import NoPage, check_pages
 from handheld.cli.options import Json, out_folder
 from handheld.cli.stages import stages
 from handheld.cli.tables import Column, table
@@ -73,6 +74,7 @@ def das2022(
     widths: Widths = WIDTHS,
     out: Out = None,
     page: Page = None,
+    no_page: NoPage = False,
     json: Json = False,
 ) -> None:
     """Find out whether training on this device's GPU pays off (Das et al. 2022).
@@ -91,6 +93,7 @@ def das2022(
     handheld study das2022 --page das2022/das2022.json
     """
     stopped = False
+    check_pages(page, no_page)
     if page is not None:
         page = page / das.RESULT if page.is_dir() else page
         result, folder = das.read(page), out or page.parent
@@ -107,20 +110,20 @@ def das2022(
                 raise
             stopped = True
         except Exception as error:
-            if result["transfers"]:  # There are results to show.
+            if result["transfers"] and not no_page:  # There are results to show.
                 result["notes"].append(f"the study ended with an error: {error}")
                 output.warn(f"the page shows the results so far: {output.path(_draw(result, folder))}")
             raise
-    where = _draw(result, folder)
+    where = None if no_page else _draw(result, folder)
+    drawn = {"page": str(where)} if where else {}
     if json:
-        output.print_json({**result, "answers": answers.answers(result), "page": str(where)})
+        output.print_json({**result, "answers": answers.answers(result), **drawn})
     else:
         present(result)
-        output.out.print(
-            output.grid([("result", output.path(page or folder / das.RESULT)), ("page", output.path(where))])
-        )
+        pages = [("page", output.path(where))] if where else []
+        output.out.print(output.grid([("result", output.path(page or folder / das.RESULT)), *pages]))
     if stopped:
-        output.stopped("the result file and the page hold what was measured")
+        output.stopped(f"the result file{'' if no_page else ' and the page'} holds what was measured")
         raise typer.Exit(130)
 
 
