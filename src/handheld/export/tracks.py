@@ -142,12 +142,15 @@ def _named(group: str, name: str, slices: Sequence[Slice]) -> Iterator[SliceTrac
 
 def _host(run: Run) -> Iterator[SliceTrack]:
     ops, timed = {row.id: row for row in run.op_rows}, {step.step: step for step in run.timed}
-    slices = []
+    slices: list[Slice] = []
     for step in run.steps():
         calls = _calls(timed[step.id], ops) if step.id in timed else []
-        inside = [c for c in calls if step.begin_ns <= c.begin_ns and c.end_ns <= step.end_ns]
+        inside: list[Slice] = []
+        for call in calls:
+            within = step.begin_ns <= call.begin_ns and call.end_ns <= step.end_ns
+            (inside if within else slices).append(call)
         first, *others = lanes(inside) or [[]]
-        slices += [c for c in calls if c not in inside] + [c for row in others for c in row]
+        slices += [call for row in others for call in row]
         slices.append(Slice(f"step {step.id}", step.begin_ns, step.end_ns, "step", _step_args(step), first))
     yield from _named("host", "calls", slices)
 
