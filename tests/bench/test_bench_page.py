@@ -32,7 +32,8 @@ def test_the_page_shows_every_run_and_why_others_did_not_train(tmp_path):
     assert {one["title"] for one in others} == {"Memory, batch 4", "Memory, batch 16", "Energy per sample, batch 4"}
     runs, failed = found(page, "table")
     assert [cells[0] for cells in runs["rows"]] == ["gpt", "mlp <i>", "mlp <i>"]
-    assert runs["rows"][0][4] is None and runs["rows"][1][6] == 2.0 and runs["rows"][2][8] == 50.0
+    assert runs["rows"][0][3] is None and runs["rows"][1][5] == 2.0 and runs["rows"][2][7] == 50.0
+    assert [cells[2] for cells in runs["rows"]] == ["16", "4", "4"] and runs["rows"][2][-1] == "float32"
     assert failed["rows"] == [["vgg", "opencl", "batch 4", "does not fit", "the plan needs 3 GiB"]]
     write_document(page, tmp_path / "bench.html")
     with chromium.browser() as browser, chromium.watched(browser, 400) as seen:

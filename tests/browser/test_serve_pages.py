@@ -122,4 +122,10 @@ def test_the_page_of_a_comparison_needs_no_server(browser, folder, tmp_path, wid
         page = seen.open(tmp_path / "c.html")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert page.locator("#pair-0-intervals canvas").count() == 1
+        assert "a.run" in page.inner_text("header") and str(folder) not in (tmp_path / "c.html").read_text()
+        cut = "[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+        assert page.evaluate(cut) == 0, "the verdict is seen without scrolling"
+        said = page.locator("#pair-0-op-table .narrow")
+        assert said.is_visible() == (width == 400) == page.locator("#pair-0-op-table th.minor").first.is_hidden()
+        assert "95% interval" in said.text_content()
         assert seen.problems == []

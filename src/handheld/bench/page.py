@@ -87,8 +87,7 @@ def _runs(rows: Sequence[Row]) -> Block:
         [
             row["workload"],
             row["device"],
-            row.get("arithmetic") or "",
-            _batch(row),
+            str(row["batch"] or "own"),
             row.get("samples_s"),
             row.get("step_ms"),
             _mib(row.get("planned_bytes") or row.get("peak_bytes")),
@@ -96,11 +95,12 @@ def _runs(rows: Sequence[Row]) -> Block:
             None if (busy := row.get("device_busy")) is None else 100 * busy,
             row.get("gflops"),
             row.get("others_cores"),
+            row.get("arithmetic") or "",
         ]
         for row in rows
     ]
     columns = [
-        *(Column(name) for name in ("workload", "on", "arithmetic", "batch")),
+        *(Column(name) for name in ("workload", "on", "batch")),
         Column("speed", "samples/s"),
         Column("step", "ms"),
         Column("memory", "MiB"),
@@ -108,6 +108,7 @@ def _runs(rows: Sequence[Row]) -> Block:
         Column("device busy", "%"),
         Column("work", "GFLOP/s"),
         Column("others", "cores"),
+        Column("arithmetic"),
     ]
     return table(columns, cells, note="A dash: not measured. Others: cores that other processes held.")
 

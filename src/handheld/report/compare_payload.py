@@ -18,16 +18,28 @@ def compare_payload(comparison: Comparison) -> dict[str, object]:
     return {
         "kind": "compare",
         "title": " and ".join(names) if len(names) == 2 else f"{names[0]} and {len(names) - 1} more runs",
-        "facts": [("base", comparison.pairs[0].a), ("device", comparison.pairs[0].device_a)],
+        "facts": _facts(comparison),
         "made": f"Made by Handheld {handheld.__version__}.",
         "pairs": [_pair(pair) for pair in comparison.pairs],
     }
 
 
+def _facts(comparison: Comparison) -> list[tuple[str, str]]:
+    """The names of the runs, without their folders: a page may be given away."""
+    first = comparison.pairs[0]
+    if len(comparison.pairs) > 1:
+        return [("base (a)", Path(first.a).name), ("device", first.device_a)]
+    return [("a", Path(first.a).name), ("b", Path(first.b).name), *_devices(first)]
+
+
+def _devices(pair: Pair) -> list[tuple[str, str]]:
+    if pair.device_a == pair.device_b:
+        return [("device", pair.device_a)]
+    return [("device of a", pair.device_a), ("device of b", pair.device_b)]
+
+
 def _pair(pair: Pair) -> dict[str, object]:
     return {
-        "a": pair.a,
-        "b": pair.b,
         "name_a": Path(pair.a).name,
         "name_b": Path(pair.b).name,
         "step": _timing(pair.step),

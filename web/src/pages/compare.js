@@ -4,7 +4,7 @@ import { Intervals } from "../figures/intervals.js";
 import { html } from "../html.js";
 import { rowsOf } from "../parts/columns.js";
 import { bytes, fixed, joules, ms, percent } from "../parts/format.js";
-import { Callout, Facts, Missing, Section } from "../parts/shell.js";
+import { Callout, Missing, Section } from "../parts/shell.js";
 import { Table } from "../parts/table.js";
 
 const TONE = { slower: "bad", more: "bad", faster: "good", less: "good" };
@@ -21,7 +21,7 @@ function Pair({ pair, id, many }) {
   const modules = useMemo(() => rowsOf(pair.modules), [pair]);
   const judged = ops.filter((op) => op.p !== null);
   return html`<div class="pair" id=${id}>
-    ${many && html`<h2>${pair.name_a} and ${pair.name_b}</h2>`}
+    ${many && html`<h2>${pair.name_a} (a) and ${pair.name_b} (b)</h2>`}
     ${pair.warnings.map((text) => html`<${Callout} kind="bad" title="Doubtful"><p>${text}</p></${Callout}>`)}
     <p class="lead">${sentence(pair, ops)}</p>
     <div class="tiles">
@@ -40,7 +40,6 @@ function Pair({ pair, id, many }) {
     ${pair.joules.length > 0 && html`<${Section} id=${`${id}-joules`} title="Joules of ops"><${Joules} rows=${pair.joules} /></${Section}>`}
     <${Section} id=${`${id}-conditions`} title="What else is different">
       ${pair.differences.length > 0 ? html`<ul class="notes">${pair.differences.map((text) => html`<li>${text}</li>`)}</ul>` : html`<p>Device, driver, versions, code and plan are the same.</p>`}
-      <${Facts} pairs=${[["a", pair.a], ["b", pair.b]]} />
     </${Section}>
   </div>`;
 }
@@ -67,11 +66,11 @@ function Amount({ row }) {
 }
 
 const TIMES = [
-  { name: "a_ms", title: "a", unit: "ms", value: (row) => row.a_ms, cell: (row) => fixed(row.a_ms, 4) },
-  { name: "b_ms", title: "b", unit: "ms", value: (row) => row.b_ms, cell: (row) => fixed(row.b_ms, 4) },
+  { name: "a_ms", title: "a", unit: "ms", minor: true, value: (row) => row.a_ms, cell: (row) => fixed(row.a_ms, 4) },
+  { name: "b_ms", title: "b", unit: "ms", minor: true, value: (row) => row.b_ms, cell: (row) => fixed(row.b_ms, 4) },
   { name: "beyond", title: "b/a", help: "Without what most ops have in common", value: (row) => row.beyond, cell: (row) => times(row.beyond) },
-  { name: "interval", title: "95%", value: (row) => row.low, cell: interval },
-  { name: "change", title: "Change", unit: "ms", help: "b minus a", value: (row) => row.b_ms - row.a_ms, cell: (row) => fixed(row.b_ms - row.a_ms, 4) },
+  { name: "interval", title: "95% interval", minor: true, value: (row) => row.low, cell: interval },
+  { name: "change", title: "Change", unit: "ms", minor: true, help: "b minus a", value: (row) => row.b_ms - row.a_ms, cell: (row) => fixed(row.b_ms - row.a_ms, 4) },
   { name: "verdict", title: "Verdict", text: true, value: (row) => row.verdict, cell: (row) => verdict(row) },
 ];
 
@@ -79,9 +78,9 @@ function Ops({ id, ops }) {
   const columns = [
     { name: "path", title: "Module", text: true, value: (op) => op.path || "(model)" },
     { name: "op", title: "Op", text: true, value: (op) => op.op },
-    { name: "phase", title: "Phase", text: true, value: (op) => op.phase, cell: (op) => html`<span class="phase" style=${{ "--c": `var(--${op.phase})` }}>${op.phase}</span>` },
+    { name: "phase", title: "Phase", text: true, minor: true, value: (op) => op.phase, cell: (op) => html`<span class="phase" style=${{ "--c": `var(--${op.phase})` }}>${op.phase}</span>` },
     ...TIMES,
-    ...(ops.some((op) => op.note) ? [{ name: "note", title: "Note", text: true, value: (op) => op.note }] : []),
+    ...(ops.some((op) => op.note) ? [{ name: "note", title: "Note", text: true, minor: true, value: (op) => op.note }] : []),
   ];
   return html`<${Table} id=${id} columns=${columns} rows=${ops} search=${(op) => `${op.title} ${op.phase} ${op.verdict} ${op.note}`} />`;
 }
@@ -94,9 +93,9 @@ function Modules({ rows }) {
 function Joules({ rows }) {
   const columns = [
     { name: "title", title: "Op", text: true, value: (row) => row.title },
-    { name: "rail", title: "Rail", text: true, value: (row) => row.rail },
-    { name: "a", title: "a", value: (row) => row.a, cell: (row) => joules(row.a) },
-    { name: "b", title: "b", value: (row) => row.b, cell: (row) => joules(row.b) },
+    { name: "rail", title: "Rail", text: true, minor: true, value: (row) => row.rail },
+    { name: "a", title: "a", minor: true, value: (row) => row.a, cell: (row) => joules(row.a) },
+    { name: "b", title: "b", minor: true, value: (row) => row.b, cell: (row) => joules(row.b) },
     { name: "ratio", title: "b/a", value: (row) => row.ratio, cell: (row) => (row.ratio === null ? "–" : times(row.ratio)) },
     { name: "verdict", title: "Verdict", text: true, value: (row) => row.verdict, cell: (row) => verdict(row) },
   ];

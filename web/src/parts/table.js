@@ -25,7 +25,7 @@ function sorted(rows, column, down) {
 }
 
 /**
- * `columns`: { name, title, unit?, value(row), cell?(row), text? (left-aligned), long? (whole sentences), group? (a heading above), help? }.
+ * `columns`: { name, title, unit?, value(row), cell?(row), text? (left-aligned), long? (whole sentences), minor? (not on a phone), group? (a heading above), help? }.
  * `search(row)` is the text that is searched; without it there is no search box.
  * `first` rows are shown (200 on paper) until the reader asks for all; `by` is the column that sorts at first, `up` its direction.
  */
@@ -40,6 +40,7 @@ export function Table({ id, columns, rows, search, first = 50, by, up = false, c
   }, [rows, words, sort.by, sort.down]);
   const most = usePrinting() ? Math.max(first, PRINTED) : first;
   const shown = all ? found : found.slice(0, most);
+  const minor = columns.filter((column) => column.minor);
   const turn = (column) => setSort((old) => ({ by: column.name, down: old.by === column.name ? !old.down : !column.text }));
 
   return html`<div class="tablebox" id=${id}>
@@ -51,15 +52,18 @@ export function Table({ id, columns, rows, search, first = 50, by, up = false, c
       ${caption && html`<caption>${caption}</caption>`}
       <thead>${columns.some((column) => column.group) && html`<${Groups} columns=${columns} />`}<tr>${columns.map((column) => html`<${Head} column=${column} sort=${sort} turn=${turn} />`)}</tr></thead>
       <tbody>${shown.map((row) => html`<tr onClick=${onRow && (() => onRow(row))}>
-        ${columns.map((column) => html`<td class=${column.text ? (column.long ? "left long" : "left") : ""}>${column.cell ? column.cell(row) : column.value(row)}</td>`)}
+        ${columns.map((column) => html`<td class=${classOf(column)}>${column.cell ? column.cell(row) : column.value(row)}</td>`)}
       </tr>`)}</tbody>
     </table></div>
+    ${minor.length > 0 && html`<p class="narrow">A wider screen also shows: ${minor.map(({ title }) => title).join(", ")}.</p>`}
     ${found.length > first && html`<p class="more">
       ${shown.length === found.length ? `All ${count(found.length)} rows.` : `The first ${count(most)} of ${count(found.length)} rows; ${count(found.length - most)} more are not shown.`}${" "}
       <button type="button" data-more onClick=${() => setAll(!all)}>${all ? `Show ${count(first)}` : "Show all"}</button>
     </p>`}
   </div>`;
 }
+
+const classOf = ({ text, long, minor }) => [text && "left", text && long && "long", minor && "minor"].filter(Boolean).join(" ");
 
 /** A row above the names: adjacent columns of one group share a heading. */
 function Groups({ columns }) {
@@ -73,7 +77,7 @@ function Groups({ columns }) {
 
 function Head({ column, sort, turn }) {
   const own = sort.by === column.name;
-  return html`<th scope="col" class=${column.text ? "left" : ""} title=${column.help} aria-sort=${own ? (sort.down ? "descending" : "ascending") : "none"}>
+  return html`<th scope="col" class=${classOf(column)} title=${column.help} aria-sort=${own ? (sort.down ? "descending" : "ascending") : "none"}>
     <button type="button" data-sort=${column.name} onClick=${() => turn(column)}>${column.title}${column.unit && html` <span class="unit">${column.unit}</span>`}<span class="arrow" aria-hidden="true">${own ? (sort.down ? "▾" : "▴") : ""}</span></button>
   </th>`;
 }
