@@ -12,9 +12,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from handheld.analyse.advise import advice
+from handheld.analyse.compare import compare
 from handheld.analyse.run import Run
 from handheld.cli import output, run_tables
-from handheld.export import csv
+from handheld.export import chrome, csv
+from handheld.report.document import document
+from handheld.report.run_payload import run_payload
 from handheld.sensors.base import Channel
 from helpers.run_files import MadeRun, busy, rising
 
@@ -175,9 +179,13 @@ def questions(run: Run) -> list[Callable[[], object]]:
 
 
 def read_all(run: Run, folder: Path) -> None:
-    """Ask a run for everything, print it as `handheld show` does, and export it."""
+    """Ask a run for everything, print it as `handheld show` does, make its page, compare it, take its advice, and
+    export it."""
     for ask in questions(run):
         ask()
+    document(run_payload(run))
+    compare([run, run])
+    advice(run)
     quiet = Console(file=(folder / "shown").open("w"), width=80)
     shown, output.out = output.out, quiet
     try:
@@ -188,3 +196,4 @@ def read_all(run: Run, folder: Path) -> None:
         output.out = shown
         quiet.file.close()
     csv.write(run, folder / "csv")
+    chrome.write(run, folder / "chrome.json")
