@@ -74,7 +74,7 @@ class Growth:
         fixed = sum(alive.get(name, 0) for name in FIXED_MEMORY)
         peak = summary.peak_bytes or 0
         gpu = (run.meta.get("caps") or {}).get("kind") == "gpu"
-        idle = _idle(run, step_ms)
+        idle = min(_idle(run, step_ms), step_ms)  # Recorded steps may have been longer than the others.
         return Growth(batch_of(run), step_ms, idle, gpu, ops, ceiling, fixed, max(peak - fixed, 0))
 
     def at(self, times: int) -> Grown:
