@@ -150,6 +150,33 @@ def test_memory_and_energy(tmp_path):
     assert pair_of(paths[0], paths[0]).energy[0].verdict == "same"
 
 
+@pytest.mark.parametrize(("windows", "between"), [(2, 3), (5, 9), (30, 20)])
+def test_the_step_is_that_of_the_run_itself(tmp_path, windows, between):
+    """`show` and `compare` report one time of a step, for few steps and for many, and its interval is around it."""
+    paths = [noisy_run(tmp_path / f"{n}.run", 60 + n, windows=windows, between=between) for n in range(2)]
+    step = pair_of(*paths).step
+    with handheld.open_run(paths[0]) as a, handheld.open_run(paths[1]) as b:
+        assert (step.a_ms, step.b_ms) == (a.summary().step_ms, b.summary().step_ms)
+    assert step.ratio == step.beyond == pytest.approx(step.b_ms / step.a_ms)
+    assert step.low is None or step.low < step.ratio < step.high
+
+
+def test_joules_per_step_are_those_of_the_run_itself(tmp_path):
+    """Also if the power changes during the run, so that its parts differ."""
+    paths = []
+    for n in range(2):
+        made = MadeRun(tmp_path / f"{n}.run")
+        made.steps(310, slower=lambda i, n=n: 1 + 0.004 * i * (n + 1))
+        counter = rising(lambda s: 20.0 + 10 * s)
+        made.source("rapl", [Channel("package", "energy", counter=True)], 10, lambda s, c=counter: [c(s)])
+        made.open().close()
+        paths.append(tmp_path / f"{n}.run")
+    (joules,) = pair_of(*paths).energy
+    with handheld.open_run(paths[0]) as a, handheld.open_run(paths[1]) as b:
+        assert (joules.a, joules.b) == (a.energy()[0].joules_step, b.energy()[0].joules_step)
+    assert joules.low < joules.ratio < joules.high
+
+
 def test_each_run_is_compared_with_the_first_on_its_device(plain, tmp_path):
     gpu = [noisy_run(tmp_path / f"{n}.run", 90 + n, device="opencl:1", caps={"name": "gpu"}) for n in range(2)]
     with contextlib.ExitStack() as stack:

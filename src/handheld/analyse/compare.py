@@ -22,7 +22,7 @@ from handheld.analyse.align import Alignment, align
 from handheld.analyse.conditions import differences, warnings
 from handheld.analyse.quantities import JoulesChange, Quantity, energies, memories, op_joules
 from handheld.analyse.run import Run, open_run
-from handheld.analyse.window_times import op_windows, start_ms, step_blocks, total
+from handheld.analyse.window_times import op_windows, start_ms, step_blocks, step_ms, total
 from handheld.errors import RunFileError
 from handheld.store.record import Record
 from handheld.store.rows import OpRow
@@ -168,7 +168,7 @@ def compare_two(a: Run, b: Run) -> Pair:
         b=str(b.path),
         device_a=_device(a),
         device_b=_device(b),
-        step=_whole(step_blocks(a), step_blocks(b), load),
+        step=_step(a, b, load),
         device=device,
         common=common,
         ops=ops,
@@ -264,6 +264,15 @@ def _timing(
         return a_ms, b_ms, ratio, ratio / common, None, None, None, why or FEW
     verdict = SAME if not judged.differs else SLOWER if judged.ratio > 1 else FASTER
     return a_ms, b_ms, ratio, judged.ratio, judged.low, judged.high, judged.p, verdict
+
+
+def _step(a: Run, b: Run, load: float) -> Timing | None:
+    """The steps as the runs report them, judged by the times of their parts."""
+    a_ms, b_ms = step_ms(a), step_ms(b)
+    if a_ms is None or b_ms is None:
+        return None
+    judged = judge.whole(step_blocks(a), step_blocks(b), load, (a_ms, b_ms))
+    return Timing(*_timing(a_ms, b_ms, judged, "too few steps", 1.0))
 
 
 def _whole(a: np.ndarray, b: np.ndarray, load: float) -> Timing | None:

@@ -101,11 +101,18 @@ def _difference(a: np.ndarray, b: np.ndarray, floor: float, load: float) -> _Dif
     return _Difference(right.at - left.at, variance, left.blocks + right.blocks - 2)
 
 
-def whole(a: np.ndarray, b: np.ndarray, load: float = 0.0) -> Judged | None:
-    """Judge one figure of two whole runs. `load` is from `unequal_load`. None if there are too few values."""
+def whole(a: np.ndarray, b: np.ndarray, load: float = 0.0, shown: tuple[float, float] | None = None) -> Judged | None:
+    """Judge one figure of two whole runs. `load` is from `unequal_load`. None if there are too few values.
+
+    `shown` are the figures that the runs themselves report, if these are not the medians of the values: then their
+    ratio is judged. How far it is from the ratio of the medians counts as noise.
+    """
     difference = _difference(a, b, WHOLE_FLOOR, WHOLE_LOAD * load)
     if difference is None:
         return None
+    if shown is not None and min(shown) > 0:
+        by = math.log(shown[1] / shown[0])
+        difference = replace(difference, by=by, variance=difference.variance + (by - difference.by) ** 2)
     p = _p(difference.by / math.sqrt(difference.variance), difference.freedom)
     return _judged(difference, 0.0, 1.0, p, p < WHOLE_ALPHA)
 

@@ -55,32 +55,26 @@ def memories(a: Run, b: Run) -> tuple[Quantity, ...]:
 
 
 def energies(a: Run, b: Run, load: float) -> tuple[Quantity, ...]:
-    """Joules per step on each rail that both runs have."""
+    """Joules per step on each rail that both runs have, as Run.energy reports them."""
     rows = []
-    right = {rail.rail: rail for rail in rails(b.channels)}
-    for rail in rails(a.channels):
-        other = right.get(rail.rail)
-        x, y = (_joules(run, one) for run, one in ((a, rail), (b, other)))
-        if not len(x) or not len(y):
+    right = {row.rail: row for row in b.energy()}
+    for row in a.energy():
+        other = right.get(row.rail)
+        if other is None or row.joules_step is None or other.joules_step is None:
             continue
-        judged = judge.whole(x, y, load)
-        mean_a, mean_b = float(np.mean(x)), float(np.mean(y))
-        verdict = "not judged"
-        if judged is not None:
-            verdict = "same" if not judged.differs else "more" if judged.ratio > 1 else "less"
-        rows.append(
-            Quantity(
-                f"{rail.rail} per step",
-                "J",
-                mean_a,
-                mean_b,
-                mean_b / mean_a if mean_a else None,
-                verdict,
-                judged.low if judged else None,
-                judged.high if judged else None,
-            )
-        )
+        shown = row.joules_step, other.joules_step
+        measured = not row.estimate and not other.estimate
+        judged = judge.whole(_joules(a, row.rail), _joules(b, row.rail), load, shown) if measured else None
+        rows.append(_energy(f"{row.rail} per step", shown, judged))
     return tuple(rows)
+
+
+def _energy(name: str, shown: tuple[float, float], judged: judge.Judged | None) -> Quantity:
+    verdict = "not judged"
+    if judged is not None:
+        verdict = "same" if not judged.differs else "more" if judged.ratio > 1 else "less"
+    low, high = (judged.low, judged.high) if judged else (None, None)
+    return Quantity(name, "J", *shown, shown[1] / shown[0] if shown[0] else None, verdict, low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +123,10 @@ def _joules_change(x: OpRow, y: OpRow, a: OpJoules, b: OpJoules) -> JoulesChange
     return JoulesChange(x.title, x.id, y.id, a.rail, a.joules, b.joules, ratio, verdict, a.source, b.source)
 
 
-def _joules(run: Run, rail: Series | None) -> np.ndarray:
-    """Joules per step in parts of the run after warm-up. Fewer parts if the sensor is slow."""
+def _joules(run: Run, name: str) -> np.ndarray:
+    """Joules per step on a rail in parts of the run after warm-up. Fewer parts if the sensor is slow."""
     begin, end = run.warm()
+    rail = next((rail for rail in rails(run.channels) if rail.rail == name), None)
     if rail is None or end <= begin:
         return np.zeros(0)
     parts = min(SEGMENTS, rail.ticks(begin, end) // TICKS)

@@ -50,6 +50,13 @@ def step_blocks(run: Run) -> np.ndarray:
     return np.asarray(np.sum([block[:count] for block in blocks], axis=0))
 
 
+def step_ms(run: Run) -> float | None:
+    """The time of a step in ms as Run.step_ms reports it. Several graphs that take turns are one step."""
+    times = [run.step_ms(graph)[0] for graph in run.graphs]
+    known = [time for time in times if time is not None]
+    return sum(known) if known and len(known) == len(times) else None
+
+
 def _blocks(run: Run, graph: str) -> np.ndarray:
     _, times, stretches = stats.step_times(run.steps(), graph)
     warm = stats.warm_up_end(times) if len(times) else 0
