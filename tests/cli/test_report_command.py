@@ -35,6 +35,7 @@ def test_what_it_refuses(report, tmp_path):
     (tmp_path / "text.run").write_text("no run")
     for words, said in (
         (("one.run",), "one.html exists and is no page of Handheld. Try: --out"),
+        (("one.run", "--out", "text.run"), "text.run exists and is no page of Handheld. Try: --out"),
         (("one.run", "--out", "one.run"), "would replace the run file itself. Try: --out"),
         (("one.run", "--out", "away/one.html"), "there is no folder away"),
         (("two.run",), "there is no run file two.run"),

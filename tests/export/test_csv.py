@@ -102,3 +102,16 @@ def test_the_command_writes_beside_the_run_file(made: MadeRun, capsys: pytest.Ca
     assert ended.value.code == 0
     files = [Path(name) for name in json.loads(capsys.readouterr().out)["files"]]
     assert {path.parent.name for path in files} == {"one-csv"} and all(path.is_file() for path in files)
+
+
+def test_a_file_of_another_kind_is_not_replaced(
+    made: MadeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made.open().close()
+    mine = tmp_path / "mine.py"
+    mine.write_text("my model")
+    for name in ("chrome", "csv"):
+        with pytest.raises(SystemExit):
+            main(["export", str(made.path), "--format", name, "--out", str(mine)])
+        assert f"its name is not that of a {name} file" in " ".join(capsys.readouterr().err.split())
+    assert mine.read_text() == "my model"

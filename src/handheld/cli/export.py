@@ -75,9 +75,19 @@ def export(
     chosen = format_name or _SUFFIXES.get(out.suffix if out else "", "csv")
     if chosen in exporters.STATE_FORMATS:
         raise HandheldError(f"{chosen} is a format for step files and checkpoints. Try: --format csv for {file}")
+    target = out or exporters.place(file, chosen)
+    _check_target(target, chosen)
     with open_run(file) as run:
-        written = exporters.export(run, chosen, out or exporters.place(file, chosen))
+        written = exporters.export(run, chosen, target)
     _print_files(written, json)
+
+
+def _check_target(path: Path, format_name: str) -> None:
+    """A file is only replaced if its name says that it has this format, so that a wrong --out costs nothing."""
+    if path.is_file() and _SUFFIXES.get(path.suffix) != format_name:
+        raise HandheldError(
+            f"{path} exists, and its name is not that of a {format_name} file. Try: --out with another name"
+        )
 
 
 def _print_files(written: list[Path], json: bool) -> None:
@@ -143,6 +153,7 @@ def _export_state(file: Path, state: State, format_name: str | None, out: Path |
     if path == file:
         raise HandheldError(f"--out {path} would replace the file itself. Try: another name")
     check_writable(path)
+    _check_target(path, chosen)
     exporters.STATE_FORMATS[chosen](state, path)
     values = sum(array.size for array in state.arrays.values())
     if state.absent:

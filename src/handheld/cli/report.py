@@ -39,7 +39,7 @@ def report(
         raise HandheldError(f"{path} would replace the run file itself. Try: --out with another name")
     with open_run(file) as run:
         check_writable(path)
-        if out is None and path.exists() and not is_document(path):
+        if path.exists() and not is_document(path):
             raise HandheldError(f"{path} exists and is no page of Handheld. Try: --out with another name")
         write_document(_payload(run), path)
     if json:

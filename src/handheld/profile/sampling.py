@@ -31,7 +31,8 @@ class Sources:
         if not self.powered:
             raise HandheldError(
                 "energy cannot be measured: this machine has no power sensor that can be read. "
-                "Try: handheld doctor, which says why for each sensor, or an estimate (--estimate-energy)"
+                "Try: handheld doctor, which says why for each sensor, or an estimate "
+                "(handheld profile --estimate-energy)"
             )
 
 
