@@ -62,3 +62,22 @@ def test_a_step_file_refuses_another_batch_size(tmp_path):
     assert spec.step([8], 0).graphs.keys() == {"train", "evaluate", "predict"}
     with pytest.raises(BatchError, match=r"captured for a batch of 8, not 16\. Try: --batch 8"):
         spec.step([16], 0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "size"),
+    (
+        ("def batch(n=16): return torch.ones(n, 3), torch.zeros(n, dtype=torch.long)", 16),
+        ("def batch(n): return torch.ones(n, 3), torch.zeros(n, dtype=torch.long)", 32),
+        ("batch = torch.ones(5, 3), torch.zeros(5, dtype=torch.long)", 5),
+    ),
+)
+def test_a_factory_has_its_own_batch_size(tmp_path, batch, size):
+    """A default size of the batch function is the model's own size."""
+    (tmp_path / "mine.py").write_text(
+        f"import torch\n{batch}\ndef make():\n"
+        "    model = torch.nn.Linear(3, 2)\n"
+        "    return model, torch.nn.functional.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), batch\n"
+    )
+    spec = open_model(f"{tmp_path}/mine.py:make")
+    assert spec.default_batch == size and len(spec.example(size)[0]) == size

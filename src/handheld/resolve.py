@@ -20,7 +20,7 @@ from handheld.callers import standing_at
 from handheld.data.load import DATA_SUFFIXES
 from handheld.errors import BatchError, CaptureError, HandheldError, StepFileError
 from handheld.names import suggestion
-from handheld.run.batch import batch_sizes
+from handheld.run.batch import batch_sizes, own_size
 from handheld.step import Step
 from handheld.updates import UpdateOptions
 from handheld.user_errors import check_no_arguments, in_factory, in_model
@@ -172,7 +172,7 @@ class Factory(ModelSpec):
     @property
     def default_batch(self) -> int:  # type: ignore[override]
         batch = self._parts()[1]
-        return 32 if batch is None or callable(batch) else _rows(batch)
+        return (own_size(batch) or 32) if batch is None or callable(batch) else _rows(batch)
 
     def example(self, size: int) -> Any:
         batch = self._parts()[1]

@@ -6,6 +6,7 @@ import pytest
 
 import handheld
 from handheld.cli import output, run_tables
+from handheld.cli.time_unit import TimeUnit
 from handheld.measure import ceilings
 from helpers.known_ceilings import store_ceilings
 from helpers.run_files import MadeRun
@@ -81,3 +82,44 @@ def test_tables_of_a_run_with_everything(tmp_path, monkeypatch, capsys):
     lines = shown.get().splitlines()
     assert max(map(len, lines[:-1])) <= 80 and any("858.3 MiB alive" in line for line in lines)
     assert "note: a sensor went away" in capsys.readouterr().err
+
+
+def shown_by(opened) -> str:
+    with output.out.capture() as shown:
+        run_tables.present(opened)
+    return shown.get()
+
+
+def test_layers_ops_and_parts_have_shares_of_the_same_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(output.out, "_width", 100)
+    made = MadeRun(tmp_path / "one.run")
+    made.steps(60)
+    with made.open() as opened:
+        parts, layers = opened.parts(), opened.layers()
+        text = shown_by(opened)
+        busy = (parts.forward + parts.backward + parts.update) / parts.ms
+        assert busy < 0.99 and sum(layer.share for layer in layers) == pytest.approx(busy)
+    heads = [line for line in text.splitlines() if "mean " in line]
+    assert len(heads) == 3 and all("of step" in line for line in heads)
+
+
+def test_short_steps_are_in_microseconds():
+    for ms, name, said in ((0.0123, "µs", "12.30"), (0.95, "µs", "950.00"), (1.5, "ms", "1.500")):
+        unit = TimeUnit.for_ms(ms)
+        assert unit.name == name and unit.number(ms) == said
+
+
+def test_tensors_of_one_size_are_counted(tmp_path):
+    owners = [["a.up matmul (forward)", "activation", 2 * 2**20]] * 2 + [["b conv (forward)", "activation", 2**20]]
+    made = MadeRun(tmp_path / "one.run", **{"memory.train": {"peak_op": 0, "peak_bytes": 9 * 10**8, "owners": owners}})
+    made.steps(60)
+    with made.open() as opened:
+        assert "largest: a.up matmul (forward) 2 × 2.0 MiB, b conv (forward) 1.0 MiB" in " ".join(
+            shown_by(opened).split()
+        )
+
+
+def test_of_many_cores_the_busiest_are_named():
+    assert run_tables.cores({"0": 0.5, "1": 1.2}) == "; cores busy 50%, 100%"
+    many = {str(n): n / 16 for n in range(16)}
+    assert run_tables.cores(many) == "; the busiest 8 of 16 cores: 94%, 88%, 81%, 75%, 69%, 62%, 56%, 50%"

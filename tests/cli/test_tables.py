@@ -47,6 +47,23 @@ def test_names_are_shortened_before_columns_are_dropped():
     assert "not shown in 36 columns: spread,\nGFLOP/s\n" in printed(36)
 
 
+@pytest.mark.parametrize(
+    "names",
+    (
+        [f"features.{n}.conv{k} conv_input" for n in range(1, 18) for k in (1, 2, 3)],
+        [f"{part}.layers.attention.projection matmul" for part in ("encoder", "decoder")],
+        [f"transformer.encoder.layers.{n}.self_attention.out_projection matmul" for n in range(12)],
+    ),
+)
+def test_shortened_names_stay_tellable_apart(names):
+    columns = (Column("op", name_of=True, least=26, end=True), Column("ms"))
+    console = output.TrimmedConsole(file=io.StringIO(), width=35)
+    console.print(table(columns, [(name, "1.000") for name in names], width=35))
+    rows = [line.rsplit(maxsplit=1)[0] for line in console.file.getvalue().splitlines()[1:]]  # type: ignore[attr-defined]
+    assert all(len(row) <= 33 for row in rows) and len(set(rows)) == len(names), rows
+    assert all(row.endswith(name.split()[-1]) for row, name in zip(rows, names, strict=True)), "the op is kept"
+
+
 def test_a_title_of_two_words_is_broken_only_if_there_is_no_room():
     assert "mean ms" in printed(80)
     assert "mean ms" not in printed(50) and "12.345" in printed(50)

@@ -30,7 +30,7 @@ class Layer(Record):
     path: str
     own: bool
     ms: float
-    share: float  # of the time of all ops
+    share: float  # of the whole step, as in the table of its parts
     forward_ms: float
     backward_ms: float
     update_ms: float
@@ -60,7 +60,9 @@ def layers(run: Run, graph: str | None = None, most: int = 10) -> list[Layer]:
             del groups[path]
             groups |= inside
     joules = _joules(run)
-    made = [_layer(path, group, _inside(path, groups), total, joules) for path, group in groups.items()]
+    parts = run.parts(graph or run.graph)
+    step_ms = parts.ms if parts else total
+    made = [_layer(path, group, _inside(path, groups), step_ms, joules) for path, group in groups.items()]
     return sorted(made, key=lambda layer: -layer.ms)
 
 
@@ -82,7 +84,7 @@ def _inside(path: str, groups: Mapping[str, object]) -> bool:
     return any(other.startswith(f"{path}.") for other in groups)
 
 
-def _layer(path: str, rows: Sequence[OpTime], own: bool, total: float, joules: Mapping[int, float]) -> Layer:
+def _layer(path: str, rows: Sequence[OpTime], own: bool, step_ms: float, joules: Mapping[int, float]) -> Layer:
     phases = {
         phase: sum(row.mean_ms or 0.0 for row in rows if row.phase == phase)
         for phase in ("forward", "backward", "update")
@@ -91,7 +93,7 @@ def _layer(path: str, rows: Sequence[OpTime], own: bool, total: float, joules: M
         path=path or MODEL,
         own=own,
         ms=_ms(rows),
-        share=_ms(rows) / total,
+        share=_ms(rows) / step_ms,
         forward_ms=phases["forward"],
         backward_ms=phases["backward"],
         update_ms=phases["update"],

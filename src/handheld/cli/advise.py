@@ -66,8 +66,15 @@ def advise(
         trial = None
         if try_it:
             if not given:
-                what = f"the rule {rule} does not apply to this run" if rule else "no rule applies to this run"
-                raise HandheldError(f"{what}, so there is nothing to try. Try: handheld advise {file}")
+                if not rule:
+                    raise HandheldError(
+                        f"no rule applies to this run, so there is nothing to try. Try: handheld show {file}, "
+                        "which says where the time of its step goes"
+                    )
+                raise HandheldError(
+                    f"the rule {rule} does not apply to this run, so there is nothing to try. "
+                    f"Try: handheld advise {file}, which lists the rules that do"
+                )
             chosen = given[0] if rule else next((item for item in given if item.to), given[0])
             with stages(json) as stage:
                 trial = try_advice(run, chosen, seconds, stage)

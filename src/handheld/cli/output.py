@@ -85,11 +85,11 @@ def grid(rows: Iterable[tuple[str, str | Text]]) -> Table:
     return table
 
 
-def middle(text: str, width: int) -> str:
-    """The text, cut in its middle if it is longer than `width`."""
+def middle(text: str, width: int, head: int | None = None) -> str:
+    """The text, cut in its middle, or after `head` characters, if it is longer than `width`."""
     if len(text) <= width:
         return text
-    head = width // 2
+    head = width // 2 if head is None else head
     return f"{text[:head]}…{text[len(text) - (width - head - 1) :]}"
 
 

@@ -9,13 +9,14 @@ from handheld.analyse.bound import Bound
 from handheld.analyse.run import Run
 from handheld.cli import output
 from handheld.cli.tables import Column, table
+from handheld.cli.time_unit import TimeUnit
 
 LEAST_MS = 0.0005  # A smaller gain per step is shown as none.
 
 LAYERS = (
-    Column("layer", name_of=True, least=16),
+    Column("layer", name_of=True, least=20),
     Column("mean ms"),
-    Column("share"),
+    Column("of step"),
     Column("forward", drop=3),
     Column("backward", drop=3),
     Column("update", drop=4),
@@ -41,14 +42,15 @@ def _sentence(name: str, bound: Bound) -> Text:
 def layers(run: Run, graph: str, count: int) -> RenderableType:
     """Time and bytes per layer. Where the energy of every op is known, joules too."""
     made = run.layers(graph, count)
+    unit = TimeUnit.of(run)
     joules = any(layer.joules is not None for layer in made)
     title = "layer" if len(run.graphs) == 1 else f"layer, {graph}"
     rows = [
         (
             layer.path + (" (the rest of it)" if layer.own else ""),
-            f"{layer.ms:.3f}",
+            unit.number(layer.ms),
             f"{layer.share:.1%}",
-            *(f"{ms:.3f}" if ms else "" for ms in (layer.forward_ms, layer.backward_ms, layer.update_ms)),
+            *(unit.number(ms) if ms else "" for ms in (layer.forward_ms, layer.backward_ms, layer.update_ms)),
             output.size(layer.bytes),
             *(("" if layer.joules is None else f"{layer.joules * 1e3:.3f}",) if joules else ()),
         )
@@ -59,8 +61,10 @@ def layers(run: Run, graph: str, count: int) -> RenderableType:
         ms, share = sum(layer.ms for layer in rest), sum(layer.share for layer in rest)
         blank = ("",) * (3 + joules)
         moved = output.size(sum(layer.bytes for layer in rest))
-        rows.append((output.count(len(rest), "more layer"), f"{ms:.3f}", f"{share:.1%}", *blank[:3], moved, *blank[3:]))
-    columns = [Column(title, name_of=True, least=16), *LAYERS[1:]][: 7 + joules]
+        rows.append(
+            (output.count(len(rest), "more layer"), unit.number(ms), f"{share:.1%}", *blank[:3], moved, *blank[3:])
+        )
+    columns = [Column(title, name_of=True, least=20), Column(f"mean {unit.name}"), *LAYERS[2:]][: 7 + joules]
     return table(columns, rows, styles=[*[""] * min(count, len(made)), *["dim"] * bool(rest)])
 
 

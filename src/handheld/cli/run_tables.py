@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -18,11 +19,13 @@ from handheld.analyse.run import FEW, Run
 from handheld.analyse.summary import GraphSummary
 from handheld.cli import output, run_answers, run_joules
 from handheld.cli.tables import Column, table
+from handheld.cli.time_unit import TimeUnit
 from handheld.measure.ceilings import disturbed
 from handheld.store.alive import alive
 
 SHOWN = 12  # Rows per table.
 LAYERS_SHOWN = 8
+MOST_CORES = 8  # Of more cores, the busiest are shown.
 FULL = 1_000_000  # rows per table with --full
 LEAST_SHARE = 0.0005  # Parts below this share of a step are not shown.
 
@@ -114,7 +117,7 @@ def head(run: Run) -> Table:
                 f"device busy {use.device_busy:.0%}"
                 + (f", {use.gflops:.1f} GFLOP/s{_share(use.flops_share)}" if use.gflops else "")
                 + (f", at least {use.gbytes_s:.1f} GB/s{_share(use.bandwidth_share)}" if use.gbytes_s else "")
-                + _cores(use.cores),
+                + cores(use.cores),
             )
         )
     low = disturbed((run.meta.get("ceilings") or {}).get("others"))
@@ -159,20 +162,30 @@ def _ended(status: str, process: Mapping[str, float] | None) -> str:
 def _time(graph: GraphSummary) -> str:
     times, parts = graph.variance.times, graph.parts
     if times is None or times.n < FEW:
-        return f"{parts.ms:.3f} ms per step, from recorded steps only (too few others)" if parts else "too few steps"
+        if parts is None:
+            return "too few steps"
+        unit = TimeUnit.for_ms(parts.ms)
+        return f"{unit.number(parts.ms)} {unit.name} per step, from recorded steps only (too few others)"
     count = graph.variance.warm_up
     warm = f"; {output.count(count, 'step')} to warm up" if count else ""
-    return f"{times.median:.3f} ms per step in the median (5% {times.p5:.3f}, 95% {times.p95:.3f}){warm}"
+    unit = TimeUnit.for_ms(times.median)
+    low, high = unit.number(times.p5), unit.number(times.p95)
+    return f"{unit.number(times.median)} {unit.name} per step in the median (5% {low}, 95% {high}){warm}"
 
 
 def _share(share: float | None) -> str:
     return "" if share is None else f" ({share:.0%} of the ceiling)"
 
 
-def _cores(cores: dict[str, float]) -> str:
-    if not cores:
+def cores(busy: dict[str, float]) -> str:
+    """How busy the cores were, for the line about use."""
+    if not busy:
         return ""
-    return f"; cores busy {', '.join(f'{min(share, 1):.0%}' for share in list(cores.values())[:8])}"
+    shares = list(busy.values())
+    if len(shares) > MOST_CORES:
+        shares = sorted(shares, reverse=True)[:MOST_CORES]
+    which = f"the busiest {MOST_CORES} of {len(busy)} cores:" if len(busy) > MOST_CORES else "cores busy"
+    return f"; {which} {', '.join(f'{min(share, 1):.0%}' for share in shares)}"
 
 
 def _launches(launch: LaunchCost) -> str:
@@ -187,8 +200,7 @@ def _memory(memory: MemorySummary, categories: list[tuple[str, int]]) -> list[tu
     if memory.peak_bytes:
         parts = ", ".join(f"{name} {output.size(size)}" for name, size in categories)
         rows.append(("memory", f"{output.size(memory.peak_bytes)} alive at the peak: {parts}"))
-        biggest = ", ".join(f"{owner.name} {output.size(owner.bytes)}" for owner in memory.owners[:3])
-        rows.append(("", f"largest: {biggest}"))
+        rows.append(("", f"largest: {', '.join(_largest(memory)[:3])}"))
     grown = memory.process_growth_bytes
     allocated = memory.allocated_bytes
     text = f"{output.size(allocated)} allocated" if allocated is not None else ""
@@ -197,6 +209,15 @@ def _memory(memory: MemorySummary, categories: list[tuple[str, int]]) -> list[tu
     if text:
         rows.append(("", text))
     return rows
+
+
+def _largest(memory: MemorySummary) -> list[str]:
+    """The largest tensors. An op may have several of one size: they are counted, or they would look like one."""
+    counts = Counter((owner.name, owner.bytes) for owner in memory.owners)
+    return [
+        f"{name} {output.size(nbytes)}" if many == 1 else f"{name} {many} × {output.size(nbytes)}"
+        for (name, nbytes), many in counts.items()
+    ]
 
 
 def _others(others: Others | None) -> str:
@@ -235,28 +256,29 @@ def parts(run: Run, graph: str) -> RenderableType:
     """Where the time of a step goes, as the mean of the steps with op times."""
     parts = run.parts(graph)
     assert parts is not None
+    unit = TimeUnit.of(run)
     title = "where a recorded step goes"
     if len(run.graphs) > 1:
         title = f"a recorded step of {graph}"
     shown = {name: ms for name, ms in parts.by_name().items() if abs(ms) > LEAST_SHARE * parts.ms}
     return table(
-        [Column(title, name_of=True), Column("mean ms"), Column("share")],
+        [Column(title, name_of=True), Column(f"mean {unit.name}"), Column("of step")],
         [
-            *((name, f"{ms:.3f}", f"{ms / parts.ms:.1%}") for name, ms in shown.items()),
-            ("all", f"{parts.ms:.3f}", "100%"),
+            *((name, unit.number(ms), f"{ms / parts.ms:.1%}") for name, ms in shown.items()),
+            ("all", unit.number(parts.ms), "100%"),
         ],
         styles=[*[""] * len(shown), "bold"],
     )
 
 
 OPS = (
-    Column("op", name_of=True, least=16),
+    Column("op", name_of=True, least=26, end=True),
     Column("phase", drop=1),
     Column("mean ms"),
-    Column("share"),
-    Column("spread", drop=3),
+    Column("of step"),
+    Column("spread", drop=4),
     Column("GFLOP/s", drop=2),
-    Column("GB/s", drop=2),
+    Column("GB/s", drop=3),
 )
 JOULES = Column("mJ")
 
@@ -266,12 +288,12 @@ def ops(run: Run, count: int) -> RenderableType:
     energy model, also their joules on the rail that covers most, and the sum beside the counter."""
     known = sorted(((row, row.mean_ms) for row in run.ops() if row.mean_ms is not None), key=lambda pair: -pair[1])
     step_ms = sum(parts.ms for graph in run.graphs if (parts := run.parts(graph))) or 1.0
-    energy = run_joules.main_rail(run)
+    energy, unit = run_joules.main_rail(run), TimeUnit.of(run)
     rows = [
         (
             row.title,
             row.phase,
-            f"{ms:.3f}",
+            unit.number(ms),
             f"{ms / step_ms:.1%}",
             f"{row.cv:.0%}" if (row.recorded or 0) >= FEW else "",
             *(f"{work / ms * 1e-6:.1f}" if work and ms else "" for work in (row.flops, row.bytes)),
@@ -283,8 +305,8 @@ def ops(run: Run, count: int) -> RenderableType:
     if rest:
         ms = sum(ms for _, ms in rest)
         left = [f"{sum(energy[row.id].joules for row, _ in rest if row.id in energy) * 1e3:.3f}"] if energy else []
-        rows.append((output.count(len(rest), "more op"), "", f"{ms:.3f}", f"{ms / step_ms:.1%}", "", "", "", *left))
-    columns = (*OPS, JOULES) if energy else OPS
+        rows.append((output.count(len(rest), "more op"), "", unit.number(ms), f"{ms / step_ms:.1%}", "", "", "", *left))
+    columns = [*OPS[:2], Column(f"mean {unit.name}"), *OPS[3:], *([JOULES] if energy else [])]
     return table(columns, rows, styles=[*[""] * min(count, len(known)), *["dim"] * bool(rest)])
 
 

@@ -1,5 +1,7 @@
 """Tables that fit the terminal: names are shortened, then columns are dropped and named. Numbers are never cut.
 
+Names of one column are cut at the place that leaves most of them different from each other.
+
 Room is made in this order: names are shortened down to the least width of their column; then whole columns are
 dropped, the one with the highest `drop` first; then names are shortened further.
 """
@@ -27,12 +29,14 @@ class Column:
 
     `drop` says which columns may be left out: those with the highest number first, and never those with 0.
     `least` is the width to which names are shortened before a column is dropped.
+    `end` is for names of ops: their first modules become letters, so that the last module and the op are kept.
     """
 
     title: str
     name_of: bool = False
     drop: int = 0
     least: int = 10
+    end: bool = False
 
 
 def table(
@@ -54,6 +58,7 @@ def table(
     shown, widths = fit(columns, needs, room)
     made = Table(box=None, padding=(0, 1), header_style="dim", title=title or None, title_justify="left")
     made.title_style = "bold"
+    cuts = [_cut(*pair) for pair in zip(columns, cells, widths, strict=True)]
     for i in shown:
         column = columns[i]
         made.add_column(
@@ -64,7 +69,7 @@ def table(
             overflow="fold",
         )
     for number, row in enumerate(rows):
-        line = [_short(row[i], widths[i]) if columns[i].name_of else row[i] for i in shown]
+        line = [_short(row[i], widths[i], cuts[i]) if columns[i].name_of else row[i] for i in shown]
         made.add_row(*line, style=styles[number] if styles else "")
     note = dropped([column.title for i, column in enumerate(columns) if i not in shown], room)
     return Group(made, Text(note, style="dim")) if note and rows else made
@@ -134,9 +139,43 @@ def _need(column: Column, cells: Sequence[Cell], wrap: bool) -> int:
     return max((len(text) for text in (*lines, *title)), default=1)
 
 
-def _short(cell: Cell, width: int) -> Cell:
+@dataclass(frozen=True)
+class Cut:
+    """How the names of a column are shortened: modules to their first letter or not, then a cut after `head`."""
+
+    letters: bool
+    head: int
+
+    def short(self, name: str, width: int) -> str:
+        return output.middle(initials(name, width) if self.letters else name, width, self.head)
+
+
+def initials(name: str, width: int) -> str:
+    """The name of an op with its modules as letters, the first ones first, until it fits. Numbers and the last module
+    are kept: `features.11.conv2 conv` becomes `f.11.conv2 conv`."""
+    path, space, op = name.partition(" ")
+    modules = path.split(".")
+    for i, module in enumerate(modules[:-1]):
+        if len(".".join(modules)) + len(space + op) <= width:
+            break
+        modules[i] = module if module.isdigit() else module[:1]
+    return ".".join(modules) + space + op
+
+
+def _cut(column: Column, cells: Sequence[Cell], width: int) -> Cut:
+    """The cut that leaves most names of a column different from each other; the usual one if it is as good."""
+    usual = Cut(column.end, 0 if column.end else width // 2)
+    names = {str(cell).partition("\n")[0] for cell in cells} if column.name_of else set()
+    if all(len(name) <= width for name in names):
+        return usual
+    near = sorted(range(width), key=lambda head: abs(head - usual.head))
+    cuts = [Cut(letters, head) for letters in dict.fromkeys((column.end, False)) for head in near]
+    return max(cuts, key=lambda cut: len({cut.short(name, width) for name in names}))
+
+
+def _short(cell: Cell, width: int, cut: Cut | None = None) -> Cell:
     text = str(cell)
     if len(text.partition("\n")[0]) <= width:
         return cell
     first, *rest = text.split("\n")
-    return "\n".join((output.middle(first, width), *rest))
+    return "\n".join((cut.short(first, width) if cut else output.middle(first, width), *rest))

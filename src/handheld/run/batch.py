@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,18 @@ from handheld.graph.graph import Graph, IndexRange
 
 if TYPE_CHECKING:
     from handheld.plan.plan import GraphPlan
+
+
+def own_size(function: Callable[..., object] | None) -> int | None:
+    """The default of the first argument of a batch function, if it is a size."""
+    if function is None:
+        return None
+    try:
+        first = next(iter(inspect.signature(function).parameters.values()), None)
+    except (TypeError, ValueError):  # Some functions in C have no signature.
+        return None
+    size = first.default if first else None
+    return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else None
 
 
 def batch_sizes(names: Iterable[str], kind: str) -> dict[int, str]:
