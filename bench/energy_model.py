@@ -17,6 +17,7 @@ import argparse
 import importlib
 import json
 import math
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -90,11 +91,11 @@ def apart(a: tuple[Graph, tuple[float, float], str], b: tuple[Graph, tuple[float
 
 def check_ops(model: EnergyModel, ops: list[Graph], device: str, sensors: Any) -> list[Row]:
     """The joules of ops alone, beside the model."""
-    measured = calibrate(device, ops=ops, sensors=sensors, mixes=0)
+    measured = calibrate(device, ops=ops, sensors=sensors)
     rows = []
     for rail in measured.rails:
         own = [sample for sample in measured.samples if rail.name in sample.joules]
-        said = model.joules(rail.name, [s.effort for s in own], [s.seconds for s in own], mixed=False)
+        said = model.joules(rail.name, [s.effort for s in own], [s.seconds for s in own])
         for sample, value in zip(own, said, strict=True):
             rows.append(
                 {
@@ -172,8 +173,10 @@ def check_model(name: str, step: Path, folder: Path, options: argparse.Namespace
             "sum": total["sum"],
             "ops": total["ops"],
             "gaps": total["gaps"],
+            "scale": total["scale"],
             "counter": bare["joules"][total["rail"]],
             "error": total["sum"] / bare["joules"][total["rail"]] - 1,
+            "model_error": total["model_sum"] / bare["joules"][total["rail"]] - 1,  # before it was scaled
         }
         for total in plain["sums"]
         if total["rail"] in bare["joules"]
@@ -186,14 +189,14 @@ def check_model(name: str, step: Path, folder: Path, options: argparse.Namespace
 def say(row: Row) -> None:
     for rail, total in row["sums"].items():
         print(f"{row['model']:14} {rail:44} sum {total['sum']:9.4g} J counter {total['counter']:9.4g} J "
-              f"{total['error']:+6.1%}", flush=True)  # fmt: skip
+              f"{total['error']:+6.1%} (model alone {total['model_error']:+6.1%})", flush=True)  # fmt: skip
 
 
 def summary(rows: list[Row]) -> Row:
     result: Row = {}
     for rail in dict.fromkeys(row["rail"] for row in rows):
         errors = sorted(abs(row["error"]) for row in rows if row["rail"] == rail)
-        result[rail] = {"median": errors[len(errors) // 2], "worst": errors[-1], "count": len(errors)}
+        result[rail] = {"median": statistics.median(errors), "worst": errors[-1], "count": len(errors)}
     return result
 
 

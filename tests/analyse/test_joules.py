@@ -30,10 +30,7 @@ def model() -> EnergyModel:
             effort = Effort(op, op, int(1000 * times), int(2000 * times), 1, 8, 512)
             seconds = (0.006 if op == "conv" else 0.003) * times
             samples.append(EnergySample(effort, seconds, {BOARD: board * seconds, MEMORY: memory * seconds}))
-    rails = (
-        Rail(BOARD, ("gpu",), "", 40.0, GAP[0], 1.0, 0.05),
-        Rail(MEMORY, ("memory",), "gpu0 energy", 5.0, GAP[1], 1.0, 0.05),
-    )
+    rails = (Rail(BOARD, ("gpu",), "", 40.0, GAP[0], 0.05), Rail(MEMORY, ("memory",), "gpu0 energy", 5.0, GAP[1], 0.05))
     return EnergyModel("made up", "1", "2026-01-01", 60.0, 8, 0, rails, tuple(samples))
 
 
@@ -79,15 +76,45 @@ def test_every_op_has_joules_with_an_interval(made):
 
 
 def test_the_sum_stands_beside_the_sensor_on_each_rail(made):
-    made.steps(300)
+    made.steps(400)
     with_meter(made)
     with made.open() as run:
         board, memory = run.step_joules()
         assert (board.rail, memory.rail, memory.part_of) == (BOARD, MEMORY, "gpu0 energy")
         assert board.sum == board.ops + board.gaps and board.gaps > 0
-        assert board.counter == pytest.approx(1.81, rel=0.05) and board.sum == pytest.approx(board.counter, rel=0.05)
-        assert memory.sum == pytest.approx(memory.counter, rel=0.06)
-        assert board.measured_share == 0
+        assert board.counter == pytest.approx(1.81, rel=0.05)
+        assert board.model_sum == pytest.approx(board.counter, rel=0.05)
+        assert board.measured_share == 0 and board.misfit == ""
+
+
+def with_other_power(made: MadeRun, factor: float) -> None:
+    energy = rising(lambda t: watts(t)[0] * factor, step=0.0005)
+    made.source("meter", CHANNELS[:1], 20, lambda t: [energy(t)])
+
+
+def test_the_models_ops_add_up_to_the_sensor(made):
+    """All ops take 0.85 times what the model says: it is scaled, and says so."""
+    made.steps(400)
+    with_other_power(made, 0.85)
+    with made.open() as run:
+        board, memory = run.step_joules()
+        assert board.scale == pytest.approx(0.85, rel=0.04) and board.sum == pytest.approx(board.counter)
+        assert board.model_sum == pytest.approx(1.81, rel=0.05)
+        rows = {(row.id, row.rail): row for row in run.joules()}
+        assert rows[1, BOARD].joules == pytest.approx(0.85 * 1.2, rel=0.06)
+        assert rows[1, BOARD].low_joules < rows[1, BOARD].joules < rows[1, BOARD].high_joules
+        assert sum(row.joules for row in run.joules() if row.rail == BOARD) == pytest.approx(board.ops)
+        assert memory.scale == 1 and memory.counter is None  # no sensor of this rail
+
+
+def test_a_model_that_does_not_fit_is_not_scaled(made):
+    made.steps(400)
+    with_other_power(made, 2.5)
+    with made.open() as run:
+        board = run.step_joules()[0]
+        assert board.scale == 1 and board.sum == board.model_sum
+        (note,) = (n for n in run.notes() if n.kind == "energy model")
+        assert "does not fit" in note.text and "Try: handheld doctor --energy" in note.text
 
 
 def test_windows_replace_the_model_where_they_are_narrow(made):

@@ -81,7 +81,7 @@ def test_doctor_measures_and_shows_the_energy_model(run, one_device, monkeypatch
     monkeypatch.setattr(energy_model, "need_power", lambda: None)
     monkeypatch.setattr(probe, "run_in_child", lambda device: "")
     ops = [g for g in calibration_ops() if 1e6 < flops(g.nodes[0], g) < 5e7][:5]
-    few = partial(calibrate, ops=ops, sensors=(Meter,), seconds=0.3, mixes=1)
+    few = partial(calibrate, ops=ops, sensors=(Meter,), seconds=0.3)
     monkeypatch.setattr(energy_model, "calibrate", few)
     result = run("doctor", "--energy")
     assert result.exit_code == 0 and "model measured" in result.stdout and "between launches" in result.stdout

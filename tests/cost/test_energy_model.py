@@ -38,7 +38,7 @@ def made(count: int, noise: float = 0.0, seed: int = 0) -> EnergyModel:
         work, seconds = effort(draw)
         chip, memory = (value * draw.normal(1, noise) for value in watts(work, seconds))
         samples.append(EnergySample(work, seconds, {CHIP: chip * seconds, MEMORY: memory * seconds}))
-    rails = (Rail(CHIP, ("gpu",), "", 70.0, 75.0, 1.0, 0.03), Rail(MEMORY, ("memory",), CHIP, 20.0, 20.0, 1.0, 0.03))
+    rails = (Rail(CHIP, ("gpu",), "", 70.0, 75.0, 0.03), Rail(MEMORY, ("memory",), CHIP, 20.0, 20.0, 0.03))
     return EnergyModel("made up", "1.0", "2026-01-01", 60.0, UNITS, 0, rails, tuple(samples))
 
 
@@ -65,24 +65,11 @@ def test_far_from_all_samples_the_interval_is_wide():
     assert unknown.high_joules / unknown.joules > 1.3 > known.high_joules / known.joules
 
 
-def test_ops_in_a_step_take_the_factor_of_alternating_ops():
-    model = made(20)
-    rail = Rail(CHIP, ("gpu",), "", 70.0, 75.0, 0.9, 0.03)
-    mixed = EnergyModel(**{**{f: getattr(model, f) for f in FIELDS}, "rails": (rail,)})
-    sample = model.samples[3]
-    (alone,) = mixed.joules(CHIP, [sample.effort], [sample.seconds], mixed=False)
-    (step,) = mixed.joules(CHIP, [sample.effort], [sample.seconds])
-    assert step.joules == pytest.approx(0.9 * alone.joules)
-    assert mixed.joules("another rail", [sample.effort], [1.0]) == []
-
-
-FIELDS = ("device", "driver", "date", "measuring_s", "compute_units", "cache_bytes", "rails", "samples")
-
-
 def test_json_and_what_is_not_a_model():
     model = made(5)
     data = json.loads(json.dumps(model.to_json()))
     assert EnergyModel.from_json(data) == model
+    assert model.joules("another rail", [model.samples[0].effort], [1.0]) == []
     for wrong in (
         {},
         {**data, "version": 99},

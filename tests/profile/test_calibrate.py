@@ -28,9 +28,7 @@ def few() -> list:
 @pytest.fixture(scope="module")
 def model():
     told = []
-    found = calibrate(
-        "opencl", ops=few(), sensors=(Meter,), seconds=0.5, mixes=1, progress=lambda *what: told.append(what)
-    )
+    found = calibrate("opencl", ops=few(), sensors=(Meter,), seconds=0.5, progress=lambda *what: told.append(what))
     return found, told
 
 
@@ -38,11 +36,11 @@ def test_a_device_is_calibrated(model):
     found, told = model
     (rail,) = found.rails
     assert rail.name == RAIL and rail.covers == ("cpu",)
-    assert rail.idle_watts < IDLE_W + 10 and 0 < rail.mixed < 2
+    assert rail.idle_watts < IDLE_W + 10
     assert 3 <= len(found.samples) <= 6
     for sample in found.samples:
         assert sample.seconds > 0 and sample.joules[RAIL] > 0 and sample.effort.groups >= 1
-    assert {what for _, _, what in told} >= {"ops in turn", "idle time between launches"}
+    assert {what for _, _, what in told} >= {"idle time between launches"}
     assert EnergyModel.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 

@@ -3,16 +3,19 @@
 A run file holds the model of its device (`energy_model` in `meta`) and how each op is launched (`launch_sizes`). The
 joules of an op are those of one run, on one rail. Windows that measured an op are preferred to the model: the slope,
 and then the op alone. Rails that are part of another rail must not be added to it.
+
+If the rail's sensor resolved the steps of this run, the sum of a step is known: the model's ops are then scaled so that
+ops and gaps add up to it, and `StepJoules.scale` states the factor. What the model says about an op is then its share.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from handheld.analyse.energy import METHODS, OpEnergy
 from handheld.analyse.rails import rails
-from handheld.cost.energy import Effort, EnergyModel
+from handheld.cost.energy import Effort, EnergyModel, Rail
 from handheld.store.record import Record
 
 if TYPE_CHECKING:
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from handheld.analyse.run import Run
 
 MODEL, ESTIMATE = "model", "estimate"
+LEAST_TICKS = 10  # A sensor whose value changed less often did not resolve the steps.
+LEAST_SCALE, MOST_SCALE = 0.7, 1.4  # Beyond these the calibration does not fit the device, and nothing is scaled.
 WIDE = 0.5  # A window whose interval is wider than this share of its joules does not replace the model.
 
 
@@ -38,8 +43,9 @@ class OpJoules(Record):
 
 @dataclass(frozen=True, slots=True)
 class StepJoules(Record):
-    """The joules of a step on one rail: by the rail's sensor (None if it did not resolve the steps), and as the sum of
-    its ops and of the rest of its time. `measured_share` is the share of the sum that comes from windows."""
+    """The joules of a step on one rail. `counter` is what the rail's sensor says; None if it did not resolve the steps.
+    `sum` is that of its ops and gaps (the rest of its time), `model_sum` the same before the model's ops were scaled by
+    `scale` to the counter; `scale` is 1 if they were not. `measured_share` is the share that windows measured."""
 
     rail: str
     covers: tuple[str, ...]
@@ -49,6 +55,9 @@ class StepJoules(Record):
     ops: float
     gaps: float
     measured_share: float
+    model_sum: float
+    scale: float
+    misfit: str  # why the ops were not scaled although there is a counter, or ""
 
 
 def energy_model(run: Run) -> EnergyModel | None:
@@ -78,6 +87,18 @@ def no_joules(run: Run) -> str:
 
 def joules(run: Run) -> list[OpJoules]:
     """One row per op and rail, in the order of ops. Empty if nothing is known; `no_joules` says why."""
+    scales = {total.rail: total.scale for total in run.step_joules()}
+    rows = [_scaled(row, scales.get(row.rail, 1.0)) if row.source == MODEL else row for row in _unscaled(run)]
+    order = {name: i for i, name in enumerate(dict.fromkeys(row.rail for row in rows))}
+    return sorted(rows, key=lambda row: (order[row.rail], row.id))
+
+
+def _scaled(row: OpJoules, scale: float) -> OpJoules:
+    low, high = (None if value is None else value * scale for value in (row.low_joules, row.high_joules))
+    return replace(row, joules=row.joules * scale, low_joules=low, high_joules=high)
+
+
+def _unscaled(run: Run) -> list[OpJoules]:
     times = [row for row in run.ops() if row.ms and row.launches]
     rows: dict[tuple[int, str], OpJoules] = {}
     model = energy_model(run)
@@ -88,8 +109,7 @@ def joules(run: Run) -> list[OpJoules]:
         known = rows.get((row.id, row.rail))
         if known is None or not _wide(row):
             rows[row.id, row.rail] = row
-    order = {name: i for i, name in enumerate(dict.fromkeys(row.rail for row in rows.values()))}
-    return sorted(rows.values(), key=lambda row: (order[row.rail], row.id))
+    return list(rows.values())
 
 
 def _wide(row: OpJoules) -> bool:
@@ -155,37 +175,56 @@ def _measured(windows: list[OpEnergy], op_ms: dict[int, float]) -> list[OpJoules
 
 
 def step_joules(run: Run) -> list[StepJoules]:
-    """One row per rail that has joules of ops: the sum over a step's ops and its gaps, beside the rail's sensor."""
+    """One row per rail of the energy model: the sum over a step's ops and its gaps, beside the rail's sensor."""
     model = energy_model(run)
-    if model is None:
-        return []
-    rows = run.joules()
-    graph = run.graph
-    times = {row.id for row in run.ops() if row.graph == graph and row.ms and row.launches}
-    seconds = op_seconds(run)
     step, _ = run.step_ms()
-    counted = {row.rail: row.joules_step for row in run.energy() if not row.estimate}
-    covers = {rail.rail: rail for rail in rails(run.channels)}
+    if model is None or step is None:
+        return []
+    times = {row.id for row in run.ops() if row.graph == run.graph and row.ms and row.launches}
+    rows = [row for row in _unscaled(run) if row.id in times]
+    seconds = op_seconds(run)
+    # Power times the time of a step: the joules of all steps also hold what recording some of them took.
+    counted = {
+        row.rail: row.watts * step * 1e-3
+        for row in run.energy()
+        if row.watts is not None and row.ticks >= LEAST_TICKS and not row.estimate
+    }
     result = []
     for rail in model.rails:
-        own = [row for row in rows if row.rail == rail.name and row.id in times]
-        if not own or step is None:
+        own = [row for row in rows if row.rail == rail.name]
+        if not own:
             continue
-        busy = sum(seconds[row.id] for row in own)
-        gaps = rail.gap_watts * max(step * 1e-3 - busy, 0.0)
-        ops = sum(row.joules for row in own)
-        measured = sum(row.joules for row in own if row.source in METHODS)
-        named = covers.get(rail.name)
-        result.append(
-            StepJoules(
-                rail.name,
-                named.covers if named else rail.covers,
-                rail.part_of,
-                counted.get(rail.name),
-                ops + gaps,
-                ops,
-                gaps,
-                measured / ops if ops else 0.0,
-            )
-        )
+        gaps = rail.gap_watts * max(step * 1e-3 - sum(seconds[row.id] for row in own), 0.0)
+        # The sensor's joules are those of all graphs that take turns.
+        counter = counted.get(rail.name) if len(run.graphs) == 1 else None
+        result.append(_total(rail, own, gaps, counter))
     return result
+
+
+def _total(rail: Rail, rows: list[OpJoules], gaps: float, counter: float | None) -> StepJoules:
+    measured = sum(row.joules for row in rows if row.source in METHODS)
+    modelled = sum(row.joules for row in rows if row.source == MODEL)
+    scale, misfit = 1.0, ""
+    if counter is not None and modelled > 0:
+        wanted = (counter - gaps - measured) / modelled
+        if LEAST_SCALE <= wanted <= MOST_SCALE:
+            scale = wanted
+        else:
+            misfit = (
+                f"the energy model does not fit {rail.name}: its ops would have to be scaled by {wanted:.2f} to add up "
+                "to the sensor's joules, so they are as the model says. Try: handheld doctor --energy"
+            )
+    ops = measured + scale * modelled
+    return StepJoules(
+        rail.name,
+        rail.covers,
+        rail.part_of,
+        counter,
+        ops + gaps,
+        ops,
+        gaps,
+        measured / ops if ops > 0 else 0.0,
+        measured + modelled + gaps,
+        scale,
+        misfit,
+    )

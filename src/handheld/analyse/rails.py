@@ -12,6 +12,8 @@ from handheld.store.reader import RunFile
 from handheld.store.record import Record
 from handheld.store.rows import SourceRow
 
+#: A rail that averages shows only its own window after this many times the average: NVML's also lags.
+SETTLED = 1.5
 _AVERAGE = re.compile(r"\(([0-9.]+) s average\)")
 
 
@@ -70,7 +72,7 @@ class Series:
             return self._count(end) - self._count(begin)
         if self.average_ns:
             # Earlier readings also average what was before the window.
-            watts = self.within(begin + self.average_ns, end)
+            watts = self.within(begin + round(SETTLED * self.average_ns), end)
             return float(watts.mean()) * (end - begin) * 1e-9 if len(watts) else None
         inside = (self.t_ns > begin) & (self.t_ns < end)
         at = np.concatenate(([begin], self.t_ns[inside], [end])).astype(np.float64)

@@ -197,7 +197,12 @@ class Run:
         return no_joules(self)
 
     def step_joules(self) -> list[StepJoules]:
-        """One row per rail: the sum of the joules of a step's ops and gaps, beside the joules by the rail's sensor."""
+        """One row per rail: the sum of the joules of a step's ops and gaps, beside the joules by the rail's sensor, and
+        the factor by which the model's ops were scaled to it."""
+        return list(self._step_joules)
+
+    @cached_property
+    def _step_joules(self) -> list[StepJoules]:
         return step_joules(self)
 
     def step_energy(self) -> list[StepEnergy]:
@@ -247,6 +252,7 @@ class Run:
         names = {source.id: source.name for source in self.file.table(SourceRow)}
         return [
             *self.file.table(NoteRow, "ORDER BY t_ns"),
+            *(NoteRow(self.span()[1], "energy model", row.misfit) for row in self.step_joules() if row.misfit),
             *(
                 NoteRow(gap.from_ns, "gap", f"{names[gap.source]}: {gap.reason}")
                 for gap in self.file.table(GapRow, "ORDER BY from_ns")

@@ -35,10 +35,12 @@ def lines(run: Run) -> list[str]:
         return [f"no joules per op: {reason}"] if reason and run.energy() else []
     texts = []
     for total in totals:
-        beside = "" if not total.counter else f", {total.sum / total.counter - 1:+.0%} beside the sensor"
-        texts.append(
-            f"{total.rail}: ops {total.ops:.4g} J + gaps {total.gaps:.4g} J = {total.sum:.4g} J per step"
-            f" by the energy model{beside}"
-            + (f"; {total.measured_share:.0%} of it from windows (*)" if total.measured_share else "")
-        )
+        text = f"{total.rail}: ops {total.ops:.4g} J + gaps {total.gaps:.4g} J = {total.sum:.4g} J per step"
+        if total.counter and total.scale != 1:
+            text += f"; model scaled by {total.scale:.2f} to the sensor ({total.counter:.4g} J)"
+        elif total.counter:
+            text += f" by the energy model, {total.sum / total.counter - 1:+.0%} beside the sensor"
+        else:
+            text += " by the energy model"
+        texts.append(text + (f"; {total.measured_share:.0%} of ops from windows (*)" if total.measured_share else ""))
     return texts

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -74,8 +74,6 @@ class Rail(Record):
     part_of: str
     idle_watts: float
     gap_watts: float
-    #: Joules of ops that run one after the other, divided by the joules of the same ops alone.
-    mixed: float = 1.0
     #: The usual deviation of a held-out sample, as a share.
     deviation: float = DEVIATION
 
@@ -103,17 +101,14 @@ class EnergyModel:
             self._fits[rail] = _Fit(self, rail, known)
         return self._fits[rail]
 
-    def joules(
-        self, rail: str, efforts: Sequence[Effort], seconds: Sequence[float], mixed: bool = True
-    ) -> list[Joules]:
-        """The joules of ops that took these seconds: in a step, or alone (`mixed` False)."""
+    def joules(self, rail: str, efforts: Sequence[Effort], seconds: Sequence[float]) -> list[Joules]:
+        """The joules of ops that took these seconds."""
         known = self.rail(rail)
         if known is None or not efforts:
             return []
-        factor = known.mixed if mixed else 1.0
         took = np.maximum(np.array(seconds, float), 1e-9)
         watts, deviation = self.fit(rail).watts(efforts, took)
-        joules = watts * took * factor
+        joules = watts * took
         # The process knows how far an op is from the samples, held-out samples how far they are off on average.
         wide = np.exp(WIDTH * np.maximum(deviation, known.deviation))
         return [Joules(float(j), float(j / w), float(j * w)) for j, w in zip(joules, wide, strict=True)]
@@ -141,7 +136,9 @@ class EnergyModel:
         """Read the JSON form. Raises KeyError, TypeError or ValueError if the data is something else."""
         if data["handheld"] != "energy" or data["version"] != VERSION:
             raise ValueError("this is not the energy model of a device, or it is of another version")
-        rails = tuple(Rail(**{**rail, "covers": tuple(rail["covers"])}) for rail in data["rails"])
+        names = {known.name for known in fields(Rail)}  # Older files have more.
+        kept: list[dict[str, Any]] = [{k: v for k, v in rail.items() if k in names} for rail in data["rails"]]
+        rails = tuple(Rail(**{**rail, "covers": tuple(rail["covers"])}) for rail in kept)
         samples = tuple(
             EnergySample(Effort(**s["effort"]), float(s["seconds"]), {k: float(v) for k, v in s["joules"].items()})
             for s in data["samples"]

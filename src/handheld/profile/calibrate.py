@@ -2,8 +2,7 @@
 
 The ops are in calibration.json (scripts/make_calibration.py chose them from the suite). Each is a graph of its own,
 with random inputs. A window of repeated runs gives its joules on every rail; recorded runs give the time in which the
-device was busy. What a window takes beyond that is idle time between launches, whose power is measured too. Finally,
-windows in which different ops alternate show how much less (or more) ops take in a step than alone.
+device was busy. What a window takes beyond that is idle time between launches, whose power is measured too.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from handheld.analyse.energy import idle_watts
-from handheld.analyse.rails import Series, rails
+from handheld.analyse.rails import SETTLED, Series, rails
 from handheld.analyse.run import Run, open_run
 from handheld.backends.base import describe
 from handheld.cost.energy import Effort, EnergyModel, EnergySample, Rail
@@ -48,14 +47,11 @@ ROUND_S = 0.005  # the work that is enqueued at once
 LONGEST_S = 0.2  # Ops that take longer are left out.
 MEMORY_SHARE = 0.4  # share of the device's memory that the ops may use
 MOST_GAP = 0.7  # A window in which the device waits for the host for a larger share says too little about its op.
-MIXES, MIXED_OPS = 4, 14  # windows in which ops alternate, and ops in each
-MIXED_S = (10e-6, 2e-3)  # the times of ops that alternate
 IDLE_S = 1.5
 RECORDED = 9
 PERIOD = 1_000_003  # Random inputs repeat after so many elements.
-FACTORS = (0.6, 1.3)  # the limits of Rail.mixed
 LEAST_SHARE = 0.25  # An op takes at least this share of the power between launches.
-GAP, MIX = "gap", "mix"  # signatures of windows
+GAP = "gap"  # the method of the window of waiting
 
 Progress = Callable[[int, int, str], None]
 
@@ -82,11 +78,10 @@ def calibrate(
     sensors: Sensors = True,
     where: Where | None = None,
     seconds: float | None = None,
-    mixes: int = MIXES,
     progress: Progress = lambda done, count, what: None,
 ) -> EnergyModel:
-    """Measure the energy model of a device. `ops` replaces the usual ops; `seconds` sets the length of a window and
-    `mixes` the number of windows in which ops alternate. Raises HandheldError if there is no power sensor."""
+    """Measure the energy model of a device. `ops` replaces the usual ops; `seconds` sets the length of a window. Raises
+    HandheldError if there is no power sensor."""
     found = sources(sensors, where)
     found.need_power()
     if device.partition(":")[0] != "opencl":
@@ -113,11 +108,11 @@ def calibrate(
             raise HandheldError("too few ops run on this device for an energy model. Try: another device")
         profiler.writer.commit()
         length = seconds or _window_s(path)
-        mixed = _windows(profiler, trainer, timed, length, mixes, progress)
+        _windows(profiler, trainer, timed, length, progress)
         time.sleep(2 * length / TICKS)  # The last window needs a reading after its end.
         stack.close()
         with open_run(path) as run:
-            return _model(run, caps, timed, mixed, time.monotonic() - started)
+            return _model(run, caps, timed, time.monotonic() - started)
 
 
 def _fitting(ops: Sequence[Graph], caps: DeviceCaps) -> dict[str, Graph]:
@@ -152,21 +147,19 @@ def _timed(trainer: Trainer, graph: str) -> Timed | None:
     effort = main_launch(planned.graph.nodes[0], planned.graph, planned.lowered[0])
     if effort is None:
         return None
-    (seconds,) = _recorded(trainer, [graph])
+    seconds = _recorded(trainer, graph)
     return Timed(graph, effort, seconds) if seconds > 0 else None
 
 
-def _recorded(trainer: Trainer, graphs: Sequence[str]) -> list[float]:
-    """The median seconds of each graph, when they run one after the other."""
-    for graph in graphs:
-        trainer.session.run_repeated(graph, {})
+def _recorded(trainer: Trainer, graph: str) -> float:
+    """The median seconds of one run of a graph."""
+    trainer.session.run_repeated(graph, {})
     trainer.session.finish()
     ends = []
     with trainer.session.record() as recording:
         for _ in range(RECORDED):
-            for graph in graphs:
-                trainer.session.run_repeated(graph, {})
-                ends.append(len(recording))
+            trainer.session.run_repeated(graph, {})
+            ends.append(len(recording))
         trainer.session.finish()
     commands = recording.read()
     took = []
@@ -174,7 +167,7 @@ def _recorded(trainer: Trainer, graphs: Sequence[str]) -> list[float]:
         part = commands[start:stop]
         launches = part[part["kind"] == LAUNCH]
         took.append(float((launches["ended"] - launches["started"]).sum()) * 1e-9)
-    return [float(v) for v in np.median(np.reshape(took, (RECORDED, len(graphs))), axis=0)]
+    return float(np.median(took))
 
 
 def _window_s(path: Path) -> float:
@@ -183,17 +176,15 @@ def _window_s(path: Path) -> float:
         known = rails(run.channels)
         slowest = max((update_s(rail) for rail in known), default=0.0)
         average = max((rail.average_ns * 1e-9 for rail in known), default=0.0)
-    return max(min(max(TICKS * slowest, LEAST_S), MOST_S), average + 3 * slowest if average else 0.0)
+    return max(min(max(TICKS * slowest, LEAST_S), MOST_S), SETTLED * average + 2 * slowest if average else 0.0)
 
 
-def _windows(
-    profiler: Profiler, trainer: Trainer, timed: Sequence[Timed], length: float, number: int, progress: Progress
-) -> list[tuple[list[Timed], str]]:
-    """Run all windows. Returns the ops of each mix, with their times in it, and the signature of its window."""
+def _windows(profiler: Profiler, trainer: Trainer, timed: Sequence[Timed], length: float, progress: Progress) -> None:
+    """Run all windows: each op alone, and one in which the device mostly waits for the host."""
     session, order = trainer.session, list(timed)
     draw = random.Random(0)
     draw.shuffle(order)
-    count = len(order) + 1 + number
+    count = len(order) + 1
     for done, op in enumerate(order):
         progress(done, count, op.effort.op)
         again = int(np.clip(round(ROUND_S / op.seconds), 1, 2048))
@@ -212,30 +203,12 @@ def _windows(
 
     runs, begin, end = filled(wait, session.finish, length)
     profiler.energy_window(GAP, shortest.graph, [profiler.first_op(shortest.graph)], 0, runs, begin, end)
-    mixes = []
-    usual = [op for op in timed if MIXED_S[0] <= op.seconds <= MIXED_S[1]] or list(timed)
-    for i in range(number):
-        progress(len(order) + 1 + i, count, "ops in turn")
-        chosen = draw.sample(usual, min(MIXED_OPS, len(usual)))
-        names = [op.graph for op in chosen]
-        took = _recorded(trainer, names)
-
-        def turn(names: list[str] = names) -> None:
-            for name in names:
-                session.run_repeated(name, {})
-
-        runs, begin, end = filled(turn, session.finish, length)
-        profiler.energy_window(MIX, f"{MIX}{i}", [profiler.first_op(n) for n in names], 0, runs, begin, end)
-        mixes.append(([replace(op, seconds=s) for op, s in zip(chosen, took, strict=True)], f"{MIX}{i}"))
-    return mixes
 
 
 # ── the model ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _model(
-    run: Run, caps: DeviceCaps, timed: Sequence[Timed], mixes: list[tuple[list[Timed], str]], took_s: float
-) -> EnergyModel:
+def _model(run: Run, caps: DeviceCaps, timed: Sequence[Timed], took_s: float) -> EnergyModel:
     windows = {(w.method, w.signature): w for w in run.file.table(EnergyWindowRow)}
     (gap,) = (w for (method, _), w in windows.items() if method == GAP)
     known, gaps = [], {}
@@ -277,34 +250,13 @@ def _model(
         tuple(known),
         tuple(samples),
     )
-    return replace(model, rails=tuple(_with_errors(model, rail, by_name[rail.name], windows, mixes) for rail in known))
+    return replace(model, rails=tuple(_with_deviation(model, rail) for rail in known))
 
 
-def _with_errors(
-    model: EnergyModel,
-    rail: Rail,
-    series: Series,
-    windows: Mapping[tuple[str, str], EnergyWindowRow],
-    mixes: list[tuple[list[Timed], str]],
-) -> Rail:
-    """The rail with the deviation of held-out samples, and the factor of ops that alternate."""
-    ratios = []
-    for ops, name in mixes:
-        window = windows[MIX, name]
-        watts = _watts(series, window)
-        each = (window.end_ns - window.begin_ns) * 1e-9 / window.runs
-        busy = sum(op.seconds for op in ops)
-        squeeze = min(1.0, each / busy)
-        alone = model.joules(rail.name, [op.effort for op in ops], [op.seconds * squeeze for op in ops], mixed=False)
-        if watts is not None:
-            measured = watts * each - rail.gap_watts * max(each - busy, 0.0)
-            ratios.append(measured / sum(value.joules for value in alone))
+def _with_deviation(model: EnergyModel, rail: Rail) -> Rail:
+    """The rail with the usual deviation of held-out samples."""
     errors = np.abs(model.held_out(rail.name))
-    return replace(
-        rail,
-        mixed=float(np.clip(np.median(ratios), *FACTORS)) if ratios else 1.0,
-        deviation=float(np.clip(np.median(errors) / 0.6745, 0.02, 0.5)) if len(errors) else rail.deviation,
-    )
+    return replace(rail, deviation=float(np.clip(np.median(errors) / 0.6745, 0.02, 0.5))) if len(errors) else rail
 
 
 def _watts(rail: Series, window: EnergyWindowRow) -> float | None:

@@ -155,13 +155,7 @@ _MEMORY = fields(
 )
 _GAIN = fields(**{"shapes": count, "mean": finite, "low": finite, "high": finite, "from": text})
 _RAIL = fields(
-    name=text,
-    covers=each(text),
-    part_of=text,
-    idle_watts=not_negative,
-    gap_watts=not_negative,
-    mixed=positive,
-    deviation=not_negative,
+    name=text, covers=each(text), part_of=text, idle_watts=not_negative, gap_watts=not_negative, deviation=not_negative
 )
 _EFFORT = fields(op=text, kernel=text, flops=count, bytes=count, launches=count, groups=count, items=count)
 _SAMPLE = fields(effort=_EFFORT, seconds=positive, joules=mapping(positive))
