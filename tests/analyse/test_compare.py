@@ -10,7 +10,7 @@ import pytest
 import handheld
 from handheld.analyse import judge
 from handheld.analyse.align import align
-from handheld.analyse.compare import FASTER, FEW, SAME, SHORT, SLOWER, Pair, compare
+from handheld.analyse.compare import BATCHES, FASTER, FEW, SAME, SHORT, SLOWER, Pair, compare
 from handheld.errors import RunFileError
 from handheld.sensors.base import Channel
 from handheld.store.rows import OpRow
@@ -97,6 +97,41 @@ def test_short_ops_are_not_judged(plain, tmp_path):
 def test_too_few_windows(plain, tmp_path):
     pair = pair_of(plain[0], noisy_run(tmp_path / "b.run", 83, windows=2, slower={0: 5.0}))
     assert {row.verdict for row in pair.ops} == {FEW, SHORT} and not named(pair)
+    assert pair.few == "33 ops were not judged: b.run has 2 windows, 3 are needed. Try: handheld profile --steps 200"
+    longer = noisy_run(tmp_path / "c.run", 84, windows=1, between=400)
+    few = pair_of(tmp_path / "b.run", longer).few
+    assert "b.run has 2 windows and c.run has 1 window, 3 are needed" in few and few.endswith("--steps 1700")
+    assert pair_of(plain[0], plain[1]).few == ""
+
+
+def test_runs_with_different_batches_are_compared_per_sample(plain, tmp_path):
+    """A batch four times as large whose step takes three times as long is faster, and a fourth of it slower."""
+    larger = noisy_run(tmp_path / "b.run", 86, whole=3.0, batch=32)
+    pair = pair_of(plain[0], larger)
+    assert pair.per_sample and (pair.batch_a, pair.batch_b) == (8, 32)
+    assert pair.step.ratio == pytest.approx(3.0, rel=0.15) and pair.step.verdict == BATCHES
+    assert pair.sample.ratio == pytest.approx(0.75, rel=0.15) and pair.sample.verdict == pair.device.verdict == FASTER
+    assert pair.sample.b_ms == pytest.approx(pair.step.b_ms / 32)
+    assert {row.verdict for row in pair.ops} == {FASTER, SHORT} and not pair.slowdowns(0.05)
+    slow = pair_of(larger, plain[0]).slowdowns(0.05)
+    assert "time per sample" in dict(slow) and all(name.endswith("per sample") for name, _ in slow)
+    alike = pair_of(plain[0], noisy_run(tmp_path / "c.run", 87, whole=4.0, batch=32))
+    assert not alike.slowdowns() and alike.sample.verdict == SAME
+
+
+def test_joules_of_different_batches_are_judged_per_sample(tmp_path):
+    paths = []
+    for n, batch in enumerate((8, 16)):
+        made = MadeRun(tmp_path / f"{n}.run")
+        made.steps(300, slower=lambda i, n=n: 1.0 + n, batch=batch)
+        counter = rising(lambda s: 20.0)
+        made.source("rapl", [Channel("package", "energy", counter=True)], 10, lambda s, c=counter: [c(s)])
+        made.open().close()
+        paths.append(tmp_path / f"{n}.run")
+    step, sample = pair_of(*paths).energy
+    assert step.name.endswith("per step") and step.verdict == "not judged" and step.ratio == pytest.approx(2, rel=0.02)
+    assert sample.name.endswith("per sample") and sample.verdict == "same"
+    assert sample.ratio == pytest.approx(1, rel=0.02)
 
 
 def test_ops_without_a_partner_are_listed(plain, tmp_path):

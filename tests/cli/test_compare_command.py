@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,36 @@ def test_two_equal_runs(run, files):
     shown = run("compare", "a.run", "same.run")
     assert "0 ops of 34 differ by more than noise" in shown.stdout and "within noise" in shown.stdout
     assert run("compare", "a.run", "same.run", "--fail-above", "5%").exit_code == 0
+
+
+def test_too_few_windows_are_said_with_what_to_do(run, files):
+    noisy_run(files / "few.run", 5, windows=2)
+    shown = run("compare", "a.run", "few.run")
+    text = " ".join(shown.stdout.split())
+    assert "33 ops were not judged: few.run has 2 windows, 3 are needed. Try: handheld profile --steps 200" in text
+    assert "no op could be judged" in text and "differ by more than noise" not in text
+
+
+def test_different_batches_are_judged_per_sample(run, files):
+    noisy_run(files / "large.run", 6, whole=3.0, batch=32)
+    shown = run("compare", "a.run", "large.run", "--fail-above", "5%")
+    assert shown.exit_code == 0, shown.output
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+    text = " ".join(shown.stdout.split())
+    assert "batches differ (8 / 32): all times below are per sample" in text
+    assert ": other batch" in text and "per sample" in text
+    failed = run("compare", "large.run", "a.run", "--fail-above", "5%")
+    assert failed.exit_code == 3 and "per sample is slower by" in " ".join(failed.stderr.split())
+
+
+def test_names_are_whole_in_80_columns_beside_other_shapes_and_variants(run, files):
+    with sqlite3.connect(shutil.copy(files / "a.run", files / "shapes.run")) as file:
+        file.execute("UPDATE op SET signature = 'larger' WHERE op = 'conv_weight'")
+        file.execute("UPDATE op SET variant = 'tiled' WHERE op = 'conv_input'")
+    shown = run("compare", "a.run", "shapes.run").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "conv_weight *" in shown and "* the shapes of this op differ" in shown and "other shapes" not in shown
+    assert "default / tiled" in shown or "not shown in 80 columns: " in shown
 
 
 def test_ops_of_one_run_are_listed(run, files):

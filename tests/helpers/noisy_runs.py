@@ -37,6 +37,7 @@ def noisy_run(
     whole: float = 1.0,
     windows: int = 30,
     between: int = 20,
+    batch: int = 8,
     **meta: object,
 ) -> Path:
     """A run whose windows differ as on a real machine: each process has its own factor and each op in it too, windows
@@ -69,7 +70,7 @@ def noisy_run(
             for op, ns in enumerate(times.astype(np.int64).tolist()):
                 rows.append((LAUNCH, op, 0, begin, begin + 800, begin, begin, now, now + ns))
                 now += ns + 2000
-            writer.put("step", step, "train", 8, begin, now, window if recorded else None, None)
+            writer.put("step", step, "train", batch, begin, now, window if recorded else None, None)
             if recorded:
                 writer.put("command", step, len(rows), to_bytes(to_commands(rows)))
             step += 1

@@ -67,6 +67,7 @@ class MadeRun:
         slower: Callable[[int], float] = lambda i: 1.0,
         graph: str = "train",
         first: int = 0,
+        batch: int = 8,
     ) -> None:
         """Adds `count` steps. Of every `every` steps, counted from `first`, the first four are recorded. Time
         outside of the calls lies before a step. `slower` is a factor on the device's time."""
@@ -82,7 +83,7 @@ class MadeRun:
                 device = [t + self.offset for t in (called, called, at, end)]
                 rows.append((kind, op, BYTES.get(kind, 0), called, called + 800, *device))
                 at = end + 2000
-            self.writer.put("step", self.count, graph, 8, begin, at, self.windows if recorded else None, None)
+            self.writer.put("step", self.count, graph, batch, begin, at, self.windows if recorded else None, None)
             if recorded:
                 self.writer.put("command", self.count, len(rows), to_bytes(to_commands(rows)))
             self.now, self.count = at, self.count + 1

@@ -19,16 +19,18 @@ import numpy as np
 
 from handheld.analyse import judge
 from handheld.analyse.align import Alignment, align
-from handheld.analyse.conditions import differences, warnings
+from handheld.analyse.conditions import differences, too_few, warnings
 from handheld.analyse.quantities import JoulesChange, Quantity, energies, memories, op_joules
 from handheld.analyse.run import Run, open_run
-from handheld.analyse.window_times import op_windows, start_ms, step_blocks, step_ms, total
+from handheld.analyse.window_times import batch_of, count, op_windows, per_sample, start_ms, step_blocks, step_ms, total
 from handheld.errors import RunFileError
 from handheld.store.record import Record
 from handheld.store.rows import OpRow
 
 LEAST_SHARE = 0.005  # Ops below this share of the step's ops are too short to judge.
 SLOWER, FASTER, SAME, SHORT, FEW = "slower", "faster", "same", "too short", "too few windows"
+RESHAPED = "other shapes"  # the note of an op
+BATCHES = "other batch"  # of a step: its time per sample is judged instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,15 @@ class OpChange(Timing):
     def title(self) -> str:
         return f"{self.path or '(model)'} {self.op}"
 
+    @property
+    def reshaped(self) -> bool:
+        return self.note == RESHAPED
+
+    @property
+    def variants(self) -> str:
+        """The kernel's variants in both runs if they differ, else ""."""
+        return "" if self.reshaped else self.note
+
 
 @dataclass(frozen=True, slots=True)
 class ModuleChange(Timing):
@@ -100,17 +111,25 @@ class LoneOp(Record):
 @dataclass(frozen=True, slots=True)
 class Pair(Record):
     """Two runs. Ops and modules are sorted by how much time they gained or lost. `common` is the ratio that most ops
-    have in common. `step` is the time from step to step, `device` that of all ops together."""
+    have in common. `step` is the time from step to step, `device` that of all ops together.
+
+    If the batches of the runs differ, `sample` is the time of a step divided by its samples. It is judged instead of
+    the step, and all times but that of `step` are per sample. `few` says why ops have too few windows, else "".
+    """
 
     a: str
     b: str
     device_a: str
     device_b: str
+    batch_a: int | None
+    batch_b: int | None
     step: Timing | None
+    sample: Timing | None
     device: Timing | None
     common: float
     ops: tuple[OpChange, ...]
     modules: tuple[ModuleChange, ...]
+    few: str
     only_a: tuple[LoneOp, ...]
     only_b: tuple[LoneOp, ...]
     memory: tuple[Quantity, ...]
@@ -119,11 +138,22 @@ class Pair(Record):
     differences: tuple[str, ...]
     warnings: tuple[str, ...]
 
+    @property
+    def per_sample(self) -> bool:
+        """Whether times are per sample because the batches differ."""
+        return _batches_differ(self.batch_a, self.batch_b)
+
+    def wholes(self) -> tuple[tuple[str, Timing | None], ...]:
+        """What is judged about the whole runs, with names."""
+        first = ("time per sample", self.sample) if self.per_sample else ("step", self.step)
+        return (first, ("all ops per sample" if self.per_sample else "all ops", self.device))
+
     def slowdowns(self, above: float = 0.0) -> list[tuple[str, float]]:
         """What is slower by more than the share `above` and by more than noise, the worst first: (name, ratio)."""
-        timings: list[tuple[str, Timing]] = [(op.title, op) for op in self.ops]
-        timings += [(f"module {module.path}", module) for module in self.modules]
-        timings += [(name, timing) for name, timing in (("step", self.step), ("all ops", self.device)) if timing]
+        each = " per sample" if self.per_sample else ""
+        timings: list[tuple[str, Timing]] = [(f"{op.title}{each}", op) for op in self.ops]
+        timings += [(f"module {module.path}{each}", module) for module in self.modules]
+        timings += [(name, timing) for name, timing in self.wholes() if timing]
         slow = [(name, t.beyond) for name, t in timings if t.verdict == SLOWER and t.beyond > 1 + above]
         return sorted(slow, key=lambda item: -item[1])
 
@@ -158,29 +188,39 @@ def compare_files(runs: Sequence[Run | str | Path]) -> Comparison:
 def compare_two(a: Run, b: Run) -> Pair:
     aligned = align(a.op_rows, b.op_rows)
     load = judge.unequal_load(*(others.share if (others := run.others()) else None for run in (a, b)))
-    windows_a, windows_b = op_windows(a), op_windows(b)
+    batches = batch_of(a), batch_of(b)
+    samples = (batches[0] or 1, batches[1] or 1) if _batches_differ(*batches) else (1, 1)
+    windows_a, windows_b = per_sample(op_windows(a), samples[0]), per_sample(op_windows(b), samples[1])
     device = _whole(total(windows_a, windows_a), total(windows_b, windows_b), load)
     # If the whole run differs beyond noise, its ops really changed, and nothing is left out of their ratios.
-    noise = _Noise(load, start_ms(a, b), 1.0 if device is not None and device.differs else None)
+    noise = _Noise(load, start_ms(a, b) / min(samples), 1.0 if device is not None and device.differs else None)
     common, ops = _ops(aligned, windows_a, windows_b, noise)
     return Pair(
         a=str(a.path),
         b=str(b.path),
         device_a=_device(a),
         device_b=_device(b),
-        step=_step(a, b, load),
+        batch_a=batches[0],
+        batch_b=batches[1],
+        step=_step(a, b, load, samples),
+        sample=_sample(a, b, load, samples) if samples[0] != samples[1] else None,
         device=device,
         common=common,
         ops=ops,
         modules=_modules(aligned, windows_a, windows_b, replace(noise, common=common)),
+        few=too_few(sum(op.verdict == FEW for op in ops), a, b, (count(windows_a), count(windows_b))),
         only_a=_lone(aligned.only_a, windows_a),
         only_b=_lone(aligned.only_b, windows_b),
         memory=memories(a, b),
-        energy=energies(a, b, load),
-        joules=op_joules(a, b, aligned.pairs),
+        energy=energies(a, b, load, samples),
+        joules=op_joules(a, b, aligned.pairs, samples),
         differences=tuple(differences(a, b)),
         warnings=tuple(warnings(a, b)),
     )
+
+
+def _batches_differ(a: int | None, b: int | None) -> bool:
+    return bool(a and b) and a != b
 
 
 def _device(run: Run) -> str:
@@ -266,13 +306,22 @@ def _timing(
     return a_ms, b_ms, ratio, judged.ratio, judged.low, judged.high, judged.p, verdict
 
 
-def _step(a: Run, b: Run, load: float) -> Timing | None:
-    """The steps as the runs report them, judged by the times of their parts."""
+def _step(a: Run, b: Run, load: float, samples: tuple[int, int]) -> Timing | None:
+    """The steps as the runs report them. Steps of different batches are not judged."""
+    if samples[0] == samples[1]:
+        return _sample(a, b, load, (1, 1))
+    a_ms, b_ms = step_ms(a), step_ms(b)
+    return None if a_ms is None or b_ms is None else Timing(*_timing(a_ms, b_ms, None, BATCHES, 1.0))
+
+
+def _sample(a: Run, b: Run, load: float, samples: tuple[int, int]) -> Timing | None:
+    """The steps divided by their samples, judged by the times of their parts."""
     a_ms, b_ms = step_ms(a), step_ms(b)
     if a_ms is None or b_ms is None:
         return None
-    judged = judge.whole(step_blocks(a), step_blocks(b), load, (a_ms, b_ms))
-    return Timing(*_timing(a_ms, b_ms, judged, "too few steps", 1.0))
+    each = a_ms / samples[0], b_ms / samples[1]
+    judged = judge.whole(step_blocks(a) / samples[0], step_blocks(b) / samples[1], load, each)
+    return Timing(*_timing(*each, judged, "too few steps", 1.0))
 
 
 def _whole(a: np.ndarray, b: np.ndarray, load: float) -> Timing | None:
@@ -296,7 +345,7 @@ def _median(windows: Mapping[int, float]) -> float:
 
 def _note(a: OpRow, b: OpRow) -> str:
     if a.signature != b.signature:
-        return "other shapes"
+        return RESHAPED
     if a.variant != b.variant:
         return f"{a.variant} / {b.variant}"
     return ""

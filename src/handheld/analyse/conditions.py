@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from handheld.analyse import judge
 
 if TYPE_CHECKING:
     from handheld.analyse.run import Run
@@ -51,6 +54,21 @@ def _said(value: object) -> str:
     if value is None:
         return "not recorded"
     return str(value)[:12] if isinstance(value, str) and len(value) in (40, 64) else f"{value}"
+
+
+def too_few(ops: int, a: Run, b: Run, windows: tuple[int, int]) -> str:
+    """Why some ops were not judged, and what to do. "" if there are none. `windows` are those of the runs."""
+    if not ops:
+        return ""
+    named = [(run, count) for run, count in zip((a, b), windows, strict=True) if count < judge.LEAST]
+    text = f"{ops} {'op was' if ops == 1 else 'ops were'} not judged: "
+    if not named:
+        return f"{text}they ran in fewer than {judge.LEAST} windows of one run. Try: more steps"
+    said = " and ".join(f"{Path(run.path).name} has {n} {'window' if n == 1 else 'windows'}" for run, n in named)
+    # One window more than needed. Windows come at equal cost, so their number grows with that of the steps.
+    need = max(len(run.steps()) * (judge.LEAST + 1) / max(count, 1) for run, count in named)
+    steps = max(200, -(-int(need) // 100) * 100)
+    return f"{text}{said}, {judge.LEAST} are needed. Try: handheld profile --steps {steps}"
 
 
 def warnings(a: Run, b: Run) -> list[str]:

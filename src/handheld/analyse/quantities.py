@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -54,8 +54,9 @@ def memories(a: Run, b: Run) -> tuple[Quantity, ...]:
     return tuple(rows)
 
 
-def energies(a: Run, b: Run, load: float) -> tuple[Quantity, ...]:
-    """Joules per step on each rail that both runs have, as Run.energy reports them."""
+def energies(a: Run, b: Run, load: float, samples: tuple[int, int] = (1, 1)) -> tuple[Quantity, ...]:
+    """Joules per step on each rail that both runs have, as Run.energy reports them. If their steps have different
+    numbers of samples, joules per sample are judged."""
     rows = []
     right = {row.rail: row for row in b.energy()}
     for row in a.energy():
@@ -64,8 +65,14 @@ def energies(a: Run, b: Run, load: float) -> tuple[Quantity, ...]:
             continue
         shown = row.joules_step, other.joules_step
         measured = not row.estimate and not other.estimate
-        judged = judge.whole(_joules(a, row.rail), _joules(b, row.rail), load, shown) if measured else None
-        rows.append(_energy(f"{row.rail} per step", shown, judged))
+        each = shown[0] / samples[0], shown[1] / samples[1]
+        parts = _joules(a, row.rail) / samples[0], _joules(b, row.rail) / samples[1]
+        judged = judge.whole(*parts, load, each) if measured else None
+        if samples[0] == samples[1]:
+            rows.append(_energy(f"{row.rail} per step", shown, judged))
+        else:
+            rows.append(_energy(f"{row.rail} per step", shown, None))
+            rows.append(_energy(f"{row.rail} per sample", each, judged))
     return tuple(rows)
 
 
@@ -79,8 +86,8 @@ def _energy(name: str, shown: tuple[float, float], judged: judge.Judged | None) 
 
 @dataclass(frozen=True, slots=True)
 class JoulesChange(Record):
-    """The joules of one run of an op on a rail in both runs. They differ (`more`, `less`) if their 95% intervals do not
-    overlap."""
+    """The joules of one run of an op on a rail in both runs, per sample if the batches differ. They differ (`more`,
+    `less`) if their 95% intervals do not overlap."""
 
     title: str
     id_a: int
@@ -94,15 +101,19 @@ class JoulesChange(Record):
     source_b: str
 
 
-def op_joules(a: Run, b: Run, pairs: Sequence[tuple[OpRow, OpRow]]) -> tuple[JoulesChange, ...]:
-    """One row per pair of ops and rail that both runs know, those that gained or lost most first."""
+def op_joules(
+    a: Run, b: Run, pairs: Sequence[tuple[OpRow, OpRow]], samples: tuple[int, int] = (1, 1)
+) -> tuple[JoulesChange, ...]:
+    """One row per pair of ops and rail that both runs know, those that gained or lost most first. Joules are per
+    sample if the steps of the runs have different numbers of `samples`."""
+    per_a, per_b = samples if samples[0] != samples[1] else (1, 1)
     left, right = (_by_op(run.joules()) for run in (a, b))
     rows = []
     for x, y in pairs:
         for first in left.get(x.id, ()):
             second = next((row for row in right.get(y.id, ()) if row.rail == first.rail), None)
             if second is not None:
-                rows.append(_joules_change(x, y, first, second))
+                rows.append(_joules_change(x, y, _divided(first, per_a), _divided(second, per_b)))
     return tuple(sorted(rows, key=lambda row: -abs(row.b - row.a)))
 
 
@@ -111,6 +122,11 @@ def _by_op(rows: Sequence[OpJoules]) -> dict[int, list[OpJoules]]:
     for row in rows:
         groups.setdefault(row.id, []).append(row)
     return groups
+
+
+def _divided(row: OpJoules, samples: int) -> OpJoules:
+    low, high = (None if end is None else end / samples for end in (row.low_joules, row.high_joules))
+    return replace(row, joules=row.joules / samples, low_joules=low, high_joules=high)
 
 
 def _joules_change(x: OpRow, y: OpRow, a: OpJoules, b: OpJoules) -> JoulesChange:

@@ -31,6 +31,21 @@ def op_windows(run: Run) -> dict[int, dict[int, float]]:
     return windows
 
 
+def batch_of(run: Run) -> int | None:
+    """The samples of a step. None if not known."""
+    return next((step.batch for step in run.steps() if step.graph == run.graph), None)
+
+
+def per_sample(windows: Mapping[int, Mapping[int, float]], samples: int) -> dict[int, dict[int, float]]:
+    """The times of ops divided by the samples of a step."""
+    return {op: {window: ms / samples for window, ms in times.items()} for op, times in windows.items()}
+
+
+def count(windows: Mapping[int, Mapping[int, float]]) -> int:
+    """The number of windows in which an op was timed."""
+    return len({window for times in windows.values() for window in times})
+
+
 def total(windows: Mapping[int, Mapping[int, float]], ops: Iterable[int]) -> np.ndarray:
     """The time of some ops together in each window that has all of them."""
     chosen = [windows[op] for op in ops if windows.get(op)]

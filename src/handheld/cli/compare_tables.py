@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from handheld.analyse.compare import SAME, SHORT, Comparison, LoneOp, ModuleChange, OpChange, Pair, Timing
+from handheld.analyse.compare import FEW, SAME, SHORT, Comparison, LoneOp, ModuleChange, OpChange, Pair, Timing
 from handheld.analyse.quantities import Quantity
 from handheld.cli import output
 from handheld.cli.tables import Column, table
@@ -41,12 +41,13 @@ def present_rows(runs: Mapping[str, Pair], unread: Mapping[str, str]) -> None:
     """What differs beyond noise in the run files of two results folders."""
     rows: list[tuple[str, str | Text]] = []
     for key, pair in runs.items():
-        named = [_named(row.title, row) for row in pair.ops if row.differs]
-        named += [_named(name, t) for name, t in (("step", pair.step), ("all ops", pair.device)) if t and t.differs]
+        named = _differing(pair)
+        if pair.few:
+            rows.append((output.middle(key, 30), pair.few))
         if named:
             more = f", and {len(named) - 3} more" if len(named) > 3 else ""
             rows.append((output.middle(key, 30), ", ".join(named[:3]) + more))
-    equal = len(runs) - len(rows)
+    equal = sum(not pair.few and not _differing(pair) for pair in runs.values())
     if equal:
         rows.append(("beyond noise", f"nothing differs in the run files of {output.count(equal, 'row')}"))
     rows += [(output.middle(key, 30), f"not compared: {why}") for key, why in unread.items()]
@@ -54,6 +55,12 @@ def present_rows(runs: Mapping[str, Pair], unread: Mapping[str, str]) -> None:
         output.out.print()
         output.out.print(Text("ops, judged against the noise of both runs", style="bold"))
         output.out.print(output.grid(rows))
+
+
+def _differing(pair: Pair) -> list[str]:
+    """What differs beyond noise, with by how much."""
+    named = [_named(row.title, row) for row in pair.ops if row.differs]
+    return named + [_named(name, t) for name, t in pair.wholes() if t and t.differs]
 
 
 def _named(name: str, timing: Timing) -> str:
@@ -64,7 +71,11 @@ def _facts(pair: Pair) -> list[tuple[str, str | Text]]:
     facts: list[tuple[str, str | Text]] = [("a", pair.a), ("b", pair.b)]
     if pair.device_a == pair.device_b:
         facts.append(("device", pair.device_a))
-    facts += [("step", _whole(pair.step)), ("all ops", _whole(pair.device))]
+    facts.append(("step", _whole(pair.step)))
+    if pair.per_sample:
+        facts.append(("per sample", _whole(pair.sample)))
+        facts.append(("", f"batches differ ({pair.batch_a} / {pair.batch_b}): all times below are per sample"))
+    facts.append(("all ops", _whole(pair.device)))
     if abs(pair.common - 1) >= 0.005:
         word = "slower" if pair.common > 1 else "faster"
         facts.append(("", f"most ops are {word} by {abs(pair.common - 1):.1%}: that is left out below"))
@@ -104,6 +115,9 @@ COLUMNS = (
     Column("95%", drop=1),
     Column("verdict", name_of=True, least=6),
 )
+KERNELS = Column("variants a / b", name_of=True, drop=3)
+MARK = "*"
+LEGEND = f"{MARK} the shapes of this op differ"
 
 
 def _tables(pair: Pair) -> Iterable[RenderableType]:
@@ -113,23 +127,32 @@ def _tables(pair: Pair) -> Iterable[RenderableType]:
     differ = [row for row in judged if row.differs]
     calm = [row for row in judged if not row.differs]
     rows = [*differ[:SHOWN], *calm[: 0 if len(differ) >= SHOWN else CALM]]
-    yield table(COLUMNS, [_op(row) for row in rows], styles=[STYLES.get(row.verdict, "dim") for row in rows])
-    yield Text(_counts(pair, len(differ), len(calm)), style="dim")
+    kernels = any(row.variants for row in rows)
+    cells = [(*_op(row), row.variants) if kernels else _op(row) for row in rows]
+    yield table(
+        (*COLUMNS, KERNELS) if kernels else COLUMNS, cells, styles=[STYLES.get(row.verdict, "dim") for row in rows]
+    )
+    if any(row.reshaped for row in rows):
+        yield Text(LEGEND, style="dim")
+    yield Text(_counts(pair, len(differ)), style="dim")
+    if pair.few:
+        yield Text(pair.few, style=STYLES["slower"])
     modules = [row for row in pair.modules if row.differs]
     if modules:
         columns = (Column("module", name_of=True, least=16), *COLUMNS[2:])
         yield table(columns, [_module(row) for row in modules[:SHOWN]], styles=[STYLES[r.verdict] for r in modules])
 
 
-def _counts(pair: Pair, differ: int, calm: int) -> str:
-    short = len(pair.ops) - differ - calm
-    text = f"{output.count(differ, 'op')} of {len(pair.ops)} differ by more than noise"
+def _counts(pair: Pair, differ: int) -> str:
+    short, few = (sum(row.verdict == verdict for row in pair.ops) for verdict in (SHORT, FEW))
+    text = f"{output.count(differ, 'op')} of {len(pair.ops) - few} differ by more than noise"
+    if few and few + short == len(pair.ops):
+        text = "no op could be judged"
     return text + (f"; {short} are too short to judge" if short else "")
 
 
 def _op(row: OpChange) -> tuple[str, ...]:
-    note = f" ({row.note})" if row.note else ""
-    return (f"{row.title}{note}", row.phase, *_cells(row))
+    return (f"{row.title} {MARK}" if row.reshaped else row.title, row.phase, *_cells(row))
 
 
 def _module(row: ModuleChange) -> tuple[str, ...]:
@@ -151,4 +174,6 @@ def _lone(name: str, ops: Sequence[LoneOp]) -> RenderableType:
 
 
 def _ms(value: float) -> str:
+    if value < 0.01:
+        return f"{value:.5f}"  # times per sample
     return f"{value:.3f}" if value < 100 else f"{value:,.0f}"

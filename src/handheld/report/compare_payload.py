@@ -42,8 +42,11 @@ def _pair(pair: Pair) -> dict[str, object]:
     return {
         "name_a": Path(pair.a).name,
         "name_b": Path(pair.b).name,
+        "batches": [pair.batch_a, pair.batch_b] if pair.per_sample else None,
         "step": _timing(pair.step),
+        "sample": _timing(pair.sample),
         "device": _timing(pair.device),
+        "few": pair.few,
         "common": rounded(pair.common),
         "ops": columns({**_table(pair.ops, OpChange), "title": [op.title for op in pair.ops]}, ("phase", "verdict")),
         "modules": columns(_table(pair.modules, ModuleChange), ("verdict",)),

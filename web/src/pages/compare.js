@@ -26,12 +26,15 @@ function Pair({ pair, id, many }) {
     <p class="lead">${sentence(pair, ops)}</p>
     <div class="tiles">
       <${Whole} name="Step" timing=${pair.step} />
-      <${Whole} name="All ops" timing=${pair.device} />
+      ${pair.sample && html`<${Whole} name="Per sample" timing=${pair.sample} />`}
+      <${Whole} name=${pair.batches ? "All ops per sample" : "All ops"} timing=${pair.device} />
       ${[...pair.memory, ...pair.energy].filter((row) => row.verdict !== "not judged").map((row) => html`<${Amount} row=${row} />`)}
     </div>
+    ${pair.batches && html`<p class="note">The batches differ (${pair.batches[0]} and ${pair.batches[1]}): all times and joules of ops below are per sample.</p>`}
     ${Math.abs(pair.common - 1) >= 0.005 && html`<p class="note">Most ops are ${pair.common > 1 ? "slower" : "faster"} by ${percent(Math.abs(pair.common - 1))}. That is a difference of the whole run and is left out of the ratios below.</p>`}
     <${Section} id=${`${id}-ops`} title="Ops">
-      ${judged.length > 0 ? html`<${Intervals} id=${`${id}-intervals`} rows=${judged} />` : html`<${Missing}>No op was timed often enough in both runs to judge it. Try: more steps.</${Missing}>`}
+      ${judged.length > 0 && pair.few && html`<p class="note">${pair.few}</p>`}
+      ${judged.length > 0 ? html`<${Intervals} id=${`${id}-intervals`} rows=${judged} />` : html`<${Missing}>${pair.few || "No op was timed often enough in both runs to judge it. Try: more steps."}</${Missing}>`}
       ${ops.length > 0 && html`<${Ops} id=${`${id}-op-table`} ops=${ops} />`}
     </${Section}>
     ${modules.length > 0 && html`<${Section} id=${`${id}-modules`} title="Modules"><${Modules} rows=${modules} /></${Section}>`}
@@ -48,6 +51,7 @@ function sentence(pair, ops) {
   const slower = ops.filter((op) => op.verdict === "slower");
   const faster = ops.filter((op) => op.verdict === "faster");
   if (!ops.length) return "The runs have no op in common that was timed in both.";
+  if (pair.few && !ops.some((op) => op.p !== null)) return pair.few;
   if (!slower.length && !faster.length) return `None of ${ops.length} ops differs by more than the noise of the two runs.`;
   const named = (list) => list.slice(0, 3).map((op) => `${op.title} (${times(op.beyond)})`).join(", ") + (list.length > 3 ? ` and ${list.length - 3} more` : "");
   return [slower.length && `Slower: ${named(slower)}.`, faster.length && `Faster: ${named(faster)}.`].filter(Boolean).join(" ");
