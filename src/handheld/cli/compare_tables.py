@@ -79,10 +79,11 @@ def _facts(pair: Pair) -> list[tuple[str, str | Text]]:
     if abs(pair.common - 1) >= 0.005:
         word = "slower" if pair.common > 1 else "faster"
         facts.append(("", f"most ops are {word} by {abs(pair.common - 1):.1%}: that is left out below"))
-    facts += [(row.name, _quantity(row)) for row in (*pair.memory, *pair.energy) if row.verdict != "same"]
-    same = [row.name for row in (*pair.memory, *pair.energy) if row.verdict == "same"]
+    facts += [(row.name, _quantity(row)) for row in pair.memory if row.verdict != "same"]
+    same = [row.name for row in pair.memory if row.verdict == "same"]
     if same:
         facts.append(("the same", ", ".join(same)))
+    facts += [("joules", Text.assemble(f"{row.name}: ", _quantity(row))) for row in pair.energy]
     facts += [("differs", text) for text in pair.differences]
     return facts
 
@@ -100,10 +101,11 @@ def _verdict(timing: Timing) -> str:
     return "within noise" if timing.verdict == SAME else timing.verdict
 
 
-def _quantity(row: Quantity) -> str | Text:
+def _quantity(row: Quantity) -> Text:
     shown = output.size if row.unit == "bytes" else lambda value: f"{value:.4g} {row.unit}"
+    verdict = "within noise" if row.verdict == SAME else row.verdict
     ratio = "" if row.ratio is None else f", {row.ratio:.3f}x"
-    return Text.assemble(f"{shown(row.a)} / {shown(row.b)}{ratio}: ", (row.verdict, STYLES.get(row.verdict, "dim")))
+    return Text.assemble(f"{shown(row.a)} / {shown(row.b)}{ratio}: ", (verdict, STYLES.get(row.verdict, "dim")))
 
 
 COLUMNS = (
