@@ -194,6 +194,7 @@ def test_the_rest_of_a_checkpoint(tmp_path: Path):
     epochs = [
         {"number": n, "loss": 1.0, "rate": 0.1, "samples": 100, "seconds": 10.0, "test": {}} for n in (1, 2, 3, 4)
     ]
+    epochs[0]["seconds"] = 60.0  # It built the programs.
     meta = {
         "epoch": 4,
         "epochs": 10,
@@ -205,6 +206,11 @@ def test_the_rest_of_a_checkpoint(tmp_path: Path):
     rest = rest_of_checkpoint(path)
     assert (rest.count, rest.seconds, rest.unit) == (5.5, 55.0, "epoch")
     assert rest_of_checkpoint(path, epochs=5).seconds == 5.0
+    with pytest.raises(CheckpointError, match=r"is complete after 4 epochs\. Try: --epochs N"):
+        rest_of_checkpoint(path, epochs=4)
+    two = {**meta, "epoch": 2, "history": {"epochs": epochs[:2], "steps": 20, "paused_seconds": 0.0}}
+    package.save_state(path, {"x": np.zeros(3, np.float32)}, two)
+    assert rest_of_checkpoint(path, epochs=10).each_s == 10.0
     package.save_state(path, {}, {**meta, "history": {"epochs": [], "steps": 0, "paused_seconds": 0.0}})
     with pytest.raises(CheckpointError, match="before the first epoch ended"):
         rest_of_checkpoint(path)

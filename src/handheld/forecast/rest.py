@@ -121,7 +121,10 @@ def rest_of_checkpoint(
     wanted = epochs or planned
     if not wanted:
         raise CheckpointError(f"{path} does not say how many epochs the training has. Try: --epochs N")
-    times = [each.seconds for each in history.epochs]
+    if epoch >= wanted:
+        raise CheckpointError(f"the training of {path} is complete after {epoch} epochs. Try: --epochs N for more")
+    # The first epoch of a process includes building the programs, so it only counts if it is the only one.
+    times = [each.seconds for each in history.epochs[1:] or history.epochs]
     if not times:
         raise CheckpointError(
             f"{path} was written before the first epoch ended, so the time of an epoch is not known. Try: after it"
