@@ -34,13 +34,13 @@ import predict_runs
 
 from handheld import cache
 from handheld.analyse.run import open_run
+from handheld.analyse.samples import next_steps
 from handheld.cost.heldout import Case, another_device, another_model, other_batches
 from handheld.cost.rates import Rates
 from handheld.cost.samples import Samples
 from handheld.device import DeviceCaps
 from handheld.errors import HandheldError
 from handheld.forecast import model, store
-from handheld.forecast.rest import next_steps
 
 PACKAGE = Path(model.__file__).parent
 TARGETS = {
@@ -163,7 +163,7 @@ def across(devices: list[Device]) -> list[dict[str, Any]]:
 
 
 def ship(devices: list[Device], results: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
-    """Writes the samples, and the errors of the first device, into the package."""
+    """Writes the samples, and the errors of each device for devices of its kind, into the package."""
     (PACKAGE / "samples").mkdir(exist_ok=True)
     for device in devices:
         kept = device.samples
@@ -174,15 +174,25 @@ def ship(devices: list[Device], results: list[dict[str, Any]], found: list[dict[
         path = PACKAGE / "samples" / f"{cache.slug(device.samples.device)}-shipped.json.gz"
         path.write_bytes(gzip.compress(text, mtime=0))
         print(f"{path}: {path.stat().st_size:,} bytes")
-    errors = {row["kind"]: row for row in results[0]["errors"] if row["cases"] and row["kind"] != "memory"}
-    worst = max(found, key=lambda row: row["p90"], default=None)
-    errors |= {"another_device": worst} if worst else {}
-    where = results[0]["device"]
-    rows_of = {
-        k: {n: row[n] for n in ("kind", "cases", "median", "p90")} | {"device": where} for k, row in errors.items()
-    }
     path = PACKAGE / "errors.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **rows_of}, indent=1) + "\n")
+    tables = json.loads(path.read_text())
+    tables |= {
+        d.samples.kind: {**tables.get(d.samples.kind, {}), **shipped_errors(r, found)}
+        for d, r in zip(devices, results, strict=True)
+    }
+    path.write_text(json.dumps(tables, indent=1) + "\n")
+
+
+def shipped_errors(result: dict[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The errors of one device. Of predictions from another device, the worst of all counts for every kind."""
+    rows = {
+        row["kind"]: row | {"device": result["device"]}
+        for row in result["errors"]
+        if row["cases"] and row["kind"] != "memory"
+    }
+    worst = max(found, key=lambda row: row["p90"], default=None)
+    rows |= {"another_device": worst | {"device": worst["of"]}} if worst else {}
+    return {k: {n: row[n] for n in ("kind", "cases", "median", "p90", "device")} for k, row in rows.items()}
 
 
 def main() -> None:

@@ -81,3 +81,19 @@ def test_what_cannot_be_predicted_says_what_to_do(run, work):
 def test_a_batch_that_does_not_fit_is_reported(run):
     data = parsed(run("cost", "lenet5", "--batch", "4,100000", "--on", "adreno-620", "--json"))
     assert [row["batch"] for row in data["batches"]] == [4] and data["failed"][0]["batch"] == 100000
+
+
+def test_a_measured_step_names_its_runs_and_is_as_profile_said(run, ceilings, work):
+    for name in ("a.run", "b.run"):
+        made = run(
+            "profile", "mine.py:with_batch", "--batch", "8", "--steps", "60", "--out", name, "--no-ceilings", "--json"
+        )
+        assert made.exit_code == 0, made.output
+    named = parsed(run("cost", "mine.py:with_batch", "--batch", "8", *ceilings, "--from", "a.run", "--json"))
+    row = named["batches"][0]
+    rest = parsed(run("cost", "a.run", "--steps", "10", "--json"))["rest"]
+    assert row["derived"] == "measured" and [each["run"] for each in row["runs"]] == ["a.run"]
+    assert row["seconds"] == pytest.approx(rest["each_s"]) and rest["error"]["device"] != "NVIDIA H200"
+    shown = run("cost", "mine.py:with_batch", "--batch", "8", *ceilings).stdout
+    assert "this very step was measured (" in shown and ".run" in shown and "H200" not in shown
+    assert max(map(len, shown.splitlines())) <= 80

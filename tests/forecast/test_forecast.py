@@ -13,12 +13,13 @@ from torch import nn
 
 import handheld
 from handheld.analyse.run import open_run
+from handheld.analyse.samples import next_steps
 from handheld.cost.energy import EnergyModel, EnergySample, Rail
 from handheld.device import DeviceCaps
 from handheld.errors import CheckpointError, DeviceError, SamplesError
 from handheld.forecast import store
-from handheld.forecast.model import cost_model, described, read_rates
-from handheld.forecast.rest import next_steps, rest_of_checkpoint, rest_of_run
+from handheld.forecast.model import cost_model, described, read_rates, usual_errors
+from handheld.forecast.rest import rest_of_checkpoint, rest_of_run
 from handheld.forecast.step import predict
 from handheld.plan.launched import main_launch
 from handheld.plan.plan import Plan
@@ -239,3 +240,74 @@ def test_joules_come_from_the_energy_model(ceilings_file: Path):
     assert board.joules == pytest.approx(ops + (cost.seconds - cost.ops_s) * 2.0) and core.part_of == "board"
     assert board.low_joules < board.joules < board.high_joules and core.joules < board.joules
     assert not without.joules and not without.ops[0].joules and without.seconds == cost.seconds
+
+
+def disturb(path: Path, table: Path, later: tuple[float, ...] = ()) -> float:
+    """Writes into a table that other processes disturbed the first step of it. Returns the run's median."""
+    data = json.loads(table.read_text())
+    step = next(step for step in data["steps"] if step["timed"][0][0] == path.name)
+    step["disturbed"], step["seconds"] = True, step["seconds"] / 3
+    step["timed"][0][2:] = [1, list(later)]
+    table.write_text(json.dumps(data))
+    return float(step["timed"][0][1])
+
+
+def test_a_disturbed_step_is_predicted_as_measured_with_the_error_of_its_kind(runs: list[Path], ceilings_file: Path):
+    median = disturb(runs[0], learn(runs))
+    plan, _ = captured(8)
+    model = cost_model(plan.caps, measured=read_rates(ceilings_file))
+    cost = predict(model, plan, ["train"], 8)
+    with open_run(runs[0]) as run:
+        assert run.step_ms()[0] == pytest.approx(median * 1e3)
+    assert cost.seconds == pytest.approx(median), "not the fastest tenth"
+    assert [run.run for run in cost.runs] == ["0.run"] and cost.runs[0].disturbed
+    assert plan.caps.kind == "cpu" and cost.error.device != "NVIDIA H200" and cost.error.p90 > 0.3
+    assert "of 3 known steps of this device were disturbed" in " ".join(model.notes)
+
+
+def test_a_step_of_several_runs_is_inside_its_interval_and_named_runs_count_alone(
+    runs: list[Path], ceilings_file: Path
+):
+    table = learn(runs)
+    data = json.loads(table.read_text())
+    step = next(step for step in data["steps"] if step["timed"][0][0] == "0.run")
+    first = step["timed"][0][1]
+    step["timed"][0][2] = 0
+    step["timed"].append(["slow.run", first * 9, 0, []])
+    table.write_text(json.dumps(data))
+    plan, _ = captured(8)
+    rates = read_rates(ceilings_file)
+    both = predict(cost_model(plan.caps, measured=rates), plan, ["train"], 8)
+    assert both.seconds == pytest.approx(5 * first)
+    assert both.low_s <= first and both.high_s >= 9 * first
+    with open_run(runs[0]) as run:
+        model = cost_model(plan.caps, more=store.of_runs([run], plan.caps), measured=rates)
+    alone = predict(model, plan, ["train"], 8)
+    assert alone.seconds == pytest.approx(first) and [run.run for run in alone.runs] == ["0.run"]
+
+
+def test_a_run_that_is_learned_twice_counts_once_and_tables_without_runs_open(runs: list[Path]):
+    learn(runs)
+    path = learn(runs[:1])
+    data = json.loads(path.read_text())
+    assert sorted(len(step["timed"]) for step in data["steps"]) == [1, 1, 1]
+    for step in data["steps"]:
+        del step["timed"]
+    path.write_text(json.dumps(data))
+    assert [step.timed for step in store.known(captured(8)[0].caps).samples.steps] == [(), (), ()]
+
+
+def test_a_device_with_enough_runs_has_its_own_error_of_later_steps(runs: list[Path], ceilings_file: Path):
+    table = learn(runs)
+    data = json.loads(table.read_text())
+    data["steps"][0]["timed"] = [[f"{n}.run", 0.1, 0, [0.5, 0.7]] for n in range(5)]
+    table.write_text(json.dumps(data))
+    error = cost_model(captured(8)[0].caps, measured=read_rates(ceilings_file)).errors["next_steps"]
+    assert error.cases >= 10 and not error.device and error.p90 == pytest.approx(0.7, abs=0.1)
+
+
+def test_errors_are_those_of_the_kind_of_device():
+    gpu, cpu, either = usual_errors("gpu"), usual_errors("cpu"), usual_errors("")
+    assert gpu["next_steps"].device == "NVIDIA H200" and cpu["next_steps"].device != "NVIDIA H200"
+    assert either["next_steps"] == cpu["next_steps"] and cpu["next_steps"].p90 > gpu["next_steps"].p90
+    assert usual_errors("gpu", "NVIDIA H200")["next_steps"].device == "", "they are the device's own"

@@ -9,7 +9,7 @@ import numpy as np
 
 from handheld.analyse import timeline
 from handheld.analyse.stats import steady, step_times, warm_up_end
-from handheld.cost.samples import Moved, OpSample, StepSample
+from handheld.cost.samples import Moved, OpSample, StepSample, Timed
 from handheld.cost.work import Work
 from handheld.store.rows import OpRow
 
@@ -18,16 +18,25 @@ if TYPE_CHECKING:
 
 #: Which part of the times counts, in percent: the median, or fewer if other processes made most of them longer.
 QUIET, DISTURBED = 50.0, 10.0
+#: A part of a run needs this many steps and seconds to predict another part. Step times are means over 50 ms.
+FEWEST, SHORTEST_S = 4, 0.2
+#: The parts of a run after which the rest of it is predicted, to see how well that works.
+CUTS = (0.25, 0.5, 0.75)
 
 
 def work_of(row: OpRow) -> Work:
     return Work(row.op, row.signature, row.variant, row.launches, row.flops, row.bytes)
 
 
+def kind_of(run: Run) -> str:
+    """The kind of the run's device (cpu, gpu), or "" if it is not known."""
+    return str((run.meta.get("caps") or {}).get("kind", ""))
+
+
 def disturbed(run: Run) -> bool:
     """Whether other processes took so much of the processors that times on a CPU are too long."""
     others = run.others()
-    return (run.meta.get("caps") or {}).get("kind") != "gpu" and others is not None and others.busy
+    return kind_of(run) != "gpu" and others is not None and others.busy
 
 
 def op_samples(run: Run) -> list[OpSample]:
@@ -52,6 +61,7 @@ def step_sample(run: Run) -> StepSample | None:
     if None in seconds:
         return None
     at = DISTURBED if disturbed(run) else QUIET
+    as_measured = timed(run)
     per_graph = 1.0 / len(graphs)  # Per-step figures of a run count each graph as a step.
     turns = len(graphs)
     return StepSample(
@@ -71,6 +81,7 @@ def step_sample(run: Run) -> StepSample | None:
         bytes=int(run.meta.get("plan_bytes") or 0),
         weights=max((row.live.get("parameter", 0) for row in rows), default=0),
         disturbed=disturbed(run),
+        timed=(as_measured,) if as_measured else (),
     )
 
 
@@ -82,6 +93,35 @@ def _step_s(run: Run, graph: str) -> float | None:
         return None if ms is None else ms * 1e-3
     warm = warm_up_end(times)
     return float(np.percentile(steady(times[warm:], stretches[warm:]), DISTURBED)) * 1e-9
+
+
+def _steady_s(run: Run, graph: str) -> np.ndarray:
+    """The times of all steps after warm-up, in s."""
+    _, times, stretches = step_times(run.steps(), graph)
+    warm = warm_up_end(times)
+    return steady(times[warm:], stretches[warm:]) * 1e-9 if len(times) > warm else np.zeros(0)
+
+
+def next_steps(run: Run, cuts: tuple[float, ...] = CUTS) -> list[float]:
+    """The errors of predicting the later steps of this run from its first part, for each cut."""
+    errors = []
+    for graph in run.graphs:
+        values = _steady_s(run, graph)
+        for cut in cuts:
+            n = int(len(values) * cut)
+            parts = (values[:n], values[n:])
+            if all(len(part) >= FEWEST and part.sum() >= SHORTEST_S for part in parts):
+                errors.append(abs(float(np.median(values[:n])) / float(np.median(values[n:])) - 1))
+    return errors
+
+
+def timed(run: Run) -> Timed | None:
+    """The time of a step as `handheld profile` reports it. None if the run has no step times."""
+    found = [run.step_ms(graph)[0] for graph in run.graphs]
+    each = [ms for ms in found if ms is not None]
+    if not each or len(each) < len(found):
+        return None
+    return Timed(run.path.name, sum(each) * 1e-3, disturbed(run), tuple(next_steps(run)))
 
 
 def model_of(run: Run) -> str:

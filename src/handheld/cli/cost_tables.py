@@ -76,12 +76,10 @@ def present(
     for row in failed:
         text = f"batch {row['batch']} does not fit: {row['why']}"
         output.out.print(Text(text, style="red"), soft_wrap=True)
-    for derived in dict.fromkeys(row.derived for row in costs):
-        rows = [row for row in costs if row.derived == derived]
-        batches = ", ".join(str(row.batch) for row in rows)
-        output.out.print(f"batch {batches}: {DERIVED[derived]}. {_error(rows[0].error)}", soft_wrap=True)
+    for text in _how(costs):
+        output.out.print(text, highlight=False)
     for note in model.notes:
-        output.out.print(Text(note, style="dim"), soft_wrap=True)
+        output.out.print(Text(note, style="dim"))
     if totals:
         output.out.print()
         output.out.print(_totals(totals))
@@ -113,10 +111,30 @@ def _document(
     }
 
 
+def _how(costs: Sequence[StepCost]) -> list[Text]:
+    """How the rows were derived, once for all batches with the same words."""
+    batches: dict[str, list[str]] = {}
+    for row in costs:
+        batches.setdefault(f"{_derived(row)} {_error(row.error)}", []).append(f"{row.batch:,}")
+    return [Text(f"batch {', '.join(numbers)}: {words}") for words, numbers in batches.items()]
+
+
+def _derived(row: StepCost) -> str:
+    """How a prediction was derived; of a measured step with the times of its runs, and whether they were disturbed."""
+    if not row.runs:
+        return f"{DERIVED[row.derived]}."
+    times = ", ".join(f"{_ms(run.seconds)} ms{f' in {run.run}' if run.run else ''}" for run in row.runs)
+    noisy = sum(run.disturbed for run in row.runs)
+    which = "this run" if len(row.runs) == 1 else f"{noisy} of these runs"
+    disturbed = f" Other processes disturbed {which}: a quiet device is faster." if noisy else ""
+    return f"{DERIVED[row.derived]} ({times}).{disturbed}"
+
+
 def _error(error: HeldOut) -> str:
-    where = f" of {error.device}, because too few are known here" if error.device else ""
+    where = f" of {error.device}" if error.device else " of this device"
+    why = ", because too few of this device are known" if error.device and error.kind != "another_device" else ""
     return (
-        f"Error on {output.count(error.cases, 'held-out case')}{where} ({KINDS.get(error.kind, error.kind)}): "
+        f"Error on {output.count(error.cases, 'held-out case')}{where}{why} ({KINDS.get(error.kind, error.kind)}): "
         f"{error.median:.1%} in the median, at most {error.p90:.0%} in nine of ten"
     )
 
@@ -232,4 +250,6 @@ def present_rest(what: str, rest: RestCost, json: bool) -> None:
     if rest.battery is not None:
         rows.append(("battery", f"{rest.battery:.0%}"))
     output.out.print(output.grid(rows))
-    output.out.print(_error(rest.error), soft_wrap=True)
+    if rest.disturbed:
+        output.out.print("Other processes disturbed this run: on a quiet device the rest takes less time.")
+    output.out.print(_error(rest.error), highlight=False)

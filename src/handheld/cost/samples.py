@@ -17,6 +17,8 @@ from handheld.store.record import Record
 
 VERSION = 1
 MOST_STEPS = 300
+#: Repetitions of one step that are kept.
+MOST_RUNS = 8
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,22 @@ class Moved(Record):
 
 
 @dataclass(frozen=True)
+class Timed(Record):
+    """One run of a step: the file's name, the median time of its steps as they were measured, and the errors of
+    predicting its later steps from its earlier ones."""
+
+    run: str
+    seconds: float
+    disturbed: bool = False
+    later: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class StepSample(Record):
-    """A measured training step. `works` are the keys of its ops in their order; `ops_s` is the sum of their times."""
+    """A measured training step. `works` are the keys of its ops in their order; `ops_s` is the sum of their times.
+
+    If other processes disturbed it, `seconds` and `ops_s` are those of its fastest tenth, because the time model is
+    about the device alone. `timed` has the medians, which the user saw."""
 
     model: str
     batch: int
@@ -58,6 +74,8 @@ class StepSample(Record):
     bytes: int = 0  # of the plan
     weights: int = 0  # bytes of the parameters
     disturbed: bool = False
+    #: The runs of this step, the newest last. Empty in tables of older versions.
+    timed: tuple[Timed, ...] = ()
 
     def of_model(self, weights: int) -> bool:
         """Whether this is a step of the model whose parameters have this many bytes."""
@@ -93,6 +111,9 @@ class Samples:
         for step in steps:
             equal = [s for s in self.steps if s.same == step.same]
             best = step if all(_better(step, s) for s in equal) else equal[0]
+            # A run that is added again counts once.
+            timed = {(t.run, t.seconds): t for s in (*equal, step) for t in s.timed}
+            best = replace(best, timed=tuple(timed.values())[-MOST_RUNS:])
             self.steps = [s for s in self.steps if s.same != step.same] + [best]
         self.steps = self.steps[-MOST_STEPS:]
         used = {key for step in self.steps for key in step.works}
@@ -171,6 +192,7 @@ def _step_json(step: StepSample) -> dict[str, Any]:
     for name in ("seconds", "ops_s", "enqueue_s", "gap_s", "host_s"):
         row[name] = _short(getattr(step, name))
     row["moved"] = [[m.kind, m.bytes, _short(m.count), _short(m.seconds)] for m in step.moved]
+    row["timed"] = [[t.run, t.seconds, int(t.disturbed), [_short(e) for e in t.later]] for t in step.timed]
     return row
 
 
@@ -184,6 +206,10 @@ def _step(row: Mapping[str, Any], keys: Sequence[str]) -> StepSample:
     fields = dict(row)
     fields["works"] = tuple(keys[i] for i in fields["works"])
     fields["moved"] = tuple(Moved(str(k), int(b), float(n), float(s)) for k, b, n, s in fields["moved"])
+    fields["timed"] = tuple(
+        Timed(str(run), _time(s), bool(noisy), tuple(float(e) for e in later))
+        for run, s, noisy, later in fields.get("timed", ())
+    )
     step = StepSample(**fields)
     _time(step.seconds)
     return step

@@ -5,7 +5,7 @@
     description  even the ceilings come from public figures
 
 The errors of predictions are those on held-out cases. They are computed from the runs of the device and stored beside
-its samples. If there are too few runs, those that come with Handheld count.
+its samples. If there are too few runs, those of a device of its kind (cpu, gpu) count, which come with Handheld.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache as once
 from pathlib import Path
 
@@ -32,6 +32,10 @@ from handheld.measure import ceilings
 DESCRIBED = Path(__file__).parent.parent / "plan" / "ceilings"
 #: Held-out errors need this many models, or they say little.
 FEWEST_MODELS, FEWEST_BATCHES = 5, 6
+#: And those of later steps this many runs.
+FEWEST_RUNS = 5
+#: Changes when errors are computed in another way, so that stored ones are computed again.
+ERRORS_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class CostModel:
     why: str
     errors: Mapping[str, HeldOut]
     notes: tuple[str, ...] = ()
+    #: The samples of the runs that the user named. A step that is among them is predicted from them alone.
+    named: Samples | None = None
 
 
 def cost_model(
@@ -65,7 +71,8 @@ def cost_model(
         models = len(samples.models)
         why = f"{len(samples.ops):,} ops of {models} {'model' if models == 1 else 'models'} were measured on it"
         times, costs = TimeModel(rates, list(samples.ops.values())), overheads.fit(samples, rates)
-        return CostModel(caps, rates, times, costs, samples, "runs", why, _errors(caps, samples, rates), found.ignored)
+        errors, notes = _errors(caps, samples, rates), (*found.ignored, *_disturbed(samples))
+        return CostModel(caps, rates, times, costs, samples, "runs", why, errors, notes, more)
     derived = "ceilings"
     if rates is None and name:
         rates, derived = described(name), "description"
@@ -77,8 +84,18 @@ def cost_model(
     share = f"ops reach the shares of them that they reach on {elsewhere.device}" if elsewhere else "ops reach them"
     why = f"its ceilings were measured; {share}" if derived == "ceilings" else f"{rates.source}; {share}"
     empty = Samples(caps.name, caps.driver, caps.kind)
-    return CostModel(
-        caps, rates, times, overheads.from_rates(rates), empty, derived, why, usual_errors(), found.ignored
+    errors = usual_errors(caps.kind, caps.name)
+    return CostModel(caps, rates, times, overheads.from_rates(rates), empty, derived, why, errors, found.ignored)
+
+
+def _disturbed(samples: Samples) -> tuple[str, ...]:
+    """What to say about samples of a processor that other processes used, too."""
+    count = sum(step.disturbed for step in samples.steps)
+    if not count:
+        return ()
+    return (
+        f"{count} of {len(samples.steps)} known steps of this device were disturbed by other processes. Of these the "
+        "fastest tenth counts for steps that were not measured. Try: handheld profile while nothing else runs",
     )
 
 
@@ -120,12 +137,13 @@ def read_rates(path: Path) -> Rates:
 def _errors(caps: DeviceCaps, samples: Samples, rates: Rates) -> dict[str, HeldOut]:
     """The held-out errors of this device, from its file if they belong to these samples; else computed now."""
     path = path_of(caps).with_suffix(".errors")
-    text = json.dumps([samples.to_json(), rates.to_json()])
+    usual = usual_errors(caps.kind, caps.name)
+    text = json.dumps([ERRORS_VERSION, samples.to_json(), rates.to_json()])
     digest = f"{zlib.crc32(text.encode()):08x}"
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         if stored["samples"] == digest:
-            return {**usual_errors(), **{k: HeldOut.from_json(v) for k, v in stored["errors"].items()}}
+            return {**usual, **{k: HeldOut.from_json(v) for k, v in stored["errors"].items()}}
     except (OSError, KeyError, TypeError, ValueError, AttributeError):
         pass  # It is computed again.
     own: dict[str, HeldOut] = {}
@@ -136,8 +154,12 @@ def _errors(caps: DeviceCaps, samples: Samples, rates: Rates) -> dict[str, HeldO
     batches = HeldOut.of("other_batches", [case.error for case in cases])
     if batches and batches.cases >= FEWEST_BATCHES:
         own["other_batches"] = batches
+    runs = [timed.later for step in samples.steps for timed in step.timed if timed.later]
+    later = HeldOut.of("next_steps", [error for errors in runs for error in errors])
+    if later and len(runs) >= FEWEST_RUNS:
+        own["next_steps"] = later
     cache.write_json(path, {"samples": digest, "errors": {kind: error.to_json() for kind, error in own.items()}})
-    return {**usual_errors(), **own}
+    return {**usual, **own}
 
 
 @once
@@ -145,6 +167,13 @@ def _shipped_errors() -> str:
     return (Path(__file__).parent / "errors.json").read_text(encoding="utf-8")
 
 
-def usual_errors() -> dict[str, HeldOut]:
-    """The errors that bench/predict.py found on the devices of docs/cost.md."""
-    return {kind: HeldOut.from_json(row) for kind, row in json.loads(_shipped_errors()).items()}
+def usual_errors(kind: str, device: str = "") -> dict[str, HeldOut]:
+    """The errors that bench/predict.py found on a device of this kind (docs/cost.md). If the kind is not known, each is
+    the larger one. Those of `device` itself do not name it."""
+    tables = json.loads(_shipped_errors())
+    chosen = [tables[kind]] if kind in tables else list(tables.values())
+    found: dict[str, HeldOut] = {}
+    for error in (HeldOut.from_json(row) for table in chosen for row in table.values()):
+        if error.kind not in found or error.p90 > found[error.kind].p90:
+            found[error.kind] = replace(error, device="") if error.device == device else error
+    return found

@@ -11,18 +11,12 @@ import numpy as np
 
 from handheld import package
 from handheld.analyse.run import Run
-from handheld.analyse.stats import steady, step_times, warm_up_end
+from handheld.analyse.samples import disturbed, kind_of, next_steps
 from handheld.cost.heldout import HeldOut
 from handheld.errors import CheckpointError, HandheldError, RunFileError
 from handheld.forecast.model import usual_errors
 from handheld.run.history import History
 from handheld.store.record import Record
-from handheld.store.rows import StepRow
-
-#: A part of a run needs this many steps and seconds to predict another part. Step times are means over 50 ms.
-FEWEST, SHORTEST_S = 4, 0.2
-#: The parts of a run after which the rest of it is predicted, to see how well that works.
-CUTS = (0.25, 0.5, 0.75)
 
 
 @dataclass(frozen=True)
@@ -52,27 +46,8 @@ class RestCost(Record):
     #: The share of the battery that the rest will take; None if its size or the power is not known.
     battery: float | None = None
     why_no_joules: str = ""
-
-
-def typical_s(steps: list[StepRow], graph: str) -> tuple[float | None, np.ndarray]:
-    """The usual time of a step after warm-up, and the times of all steps after it in s."""
-    _, times, stretches = step_times(steps, graph)
-    warm = warm_up_end(times)
-    values = steady(times[warm:], stretches[warm:]) * 1e-9 if len(times) > warm else np.zeros(0)
-    return (float(np.median(values)) if len(values) else None), values
-
-
-def next_steps(run: Run, cuts: tuple[float, ...] = CUTS) -> list[float]:
-    """The errors of predicting the later steps of this run from its first part, for each cut."""
-    errors = []
-    for graph in run.graphs:
-        _, values = typical_s(run.steps(), graph)
-        for cut in cuts:
-            n = int(len(values) * cut)
-            parts = (values[:n], values[n:])
-            if all(len(part) >= FEWEST and part.sum() >= SHORTEST_S for part in parts):
-                errors.append(abs(float(np.median(values[:n])) / float(np.median(values[n:])) - 1))
-    return errors
+    #: Whether other processes made the steps so far longer.
+    disturbed: bool = False
 
 
 def rest_of_run(run: Run, steps: int, battery_wh: float | None = None, watts: float | None = None) -> RestCost:
@@ -81,7 +56,7 @@ def rest_of_run(run: Run, steps: int, battery_wh: float | None = None, watts: fl
     if not each or None in each:
         raise RunFileError(f"{run.path} has no step times, so nothing can be predicted from it")
     seconds = sum(ms for ms in each if ms is not None) * 1e-3
-    error = _error(next_steps(run))
+    error = _error(next_steps(run), kind_of(run), str((run.meta.get("caps") or {}).get("name", "")))
     total = seconds * steps
     low, high = error.interval(total)
     # A rail that is part of another one must not be added to it.
@@ -93,12 +68,14 @@ def rest_of_run(run: Run, steps: int, battery_wh: float | None = None, watts: fl
     if not found and watts is not None:
         found = (_rail("given power", watts * total, error, "given"),)
     why = "" if found else "the run has no power sensor. Try: --watts W, the power of the device while it trains"
-    return RestCost("step", steps, seconds, total, low, high, error, found, _battery(found, battery_wh), why)
+    share, noisy = _battery(found, battery_wh), disturbed(run)
+    return RestCost("step", steps, seconds, total, low, high, error, found, share, why, noisy)
 
 
-def _error(errors: list[float]) -> HeldOut:
-    """The error of this run's own parts; that of other runs if it is larger, or if this run is too short to say."""
-    own, usual = HeldOut.of("next_steps", errors), usual_errors()["next_steps"]
+def _error(errors: list[float], kind: str, device: str = "") -> HeldOut:
+    """The error of this run's own parts; that of other runs on such a device if it is larger, or if this run is too
+    short to say."""
+    own, usual = HeldOut.of("next_steps", errors), usual_errors(kind, device)["next_steps"]
     return own if own is not None and own.p90 > usual.p90 else usual
 
 
@@ -132,7 +109,8 @@ def rest_of_checkpoint(
     each = float(np.median(times))
     left = round(max(wanted - epoch - min(partial / each, 1.0), 0.0), 2)
     error = _error(
-        [abs(float(np.median(times[:n])) / float(np.median(times[n:])) - 1) for n in range(2, len(times) - 1)]
+        [abs(float(np.median(times[:n])) / float(np.median(times[n:])) - 1) for n in range(2, len(times) - 1)],
+        "",  # A checkpoint does not say where it was trained.
     )
     total = left * each
     rails = (_rail("given power", watts * total, error, "given"),) if watts is not None else ()

@@ -6,9 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from handheld.cost.energy import WIDTH, EnergyModel
 from handheld.cost.heldout import HeldOut
-from handheld.cost.samples import Moved, StepSample
+from handheld.cost.samples import Moved, StepSample, Timed
 from handheld.cost.step import correction
 from handheld.cost.time import OpCost
 from handheld.cost.work import Work
@@ -19,7 +21,7 @@ from handheld.plan.plan import GraphPlan, Plan
 from handheld.plan.work import works
 from handheld.store.record import Record
 
-#: A step whose ops were measured for at least this share of its time was measured itself.
+#: A step was measured if a known step has the ops of at least this share of its time.
 MEASURED = 0.98
 
 
@@ -39,6 +41,11 @@ class OpLine(Record):
     cost: OpCost
     #: Joules by rail; empty if the energy model of the device was not measured.
     joules: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """That of the op's samples."""
+        return Work(self.op, self.signature, self.variant, self.launches, self.flops, self.bytes).key
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,8 @@ class StepCost(Record):
     error: HeldOut
     ops: tuple[OpLine, ...]
     joules: tuple[RailJoules, ...] = ()
+    #: The runs that measured this very step, if it was measured. `seconds` is the median of their times.
+    runs: tuple[Timed, ...] = ()
 
 
 def predict(
@@ -91,11 +100,14 @@ def predict(
     device_s, host_s = extra.device_s(ops_s, launches, moved), extra.host_s(launches, moved)
     measured = sum(line.cost.seconds for line in lines if line.cost.source == "measured") / max(ops_s, 1e-12)
     own = [step for step in model.samples.steps if step.of_model(weights(plan))]
-    derived, kind = _derived(model, own, batch, measured)
-    factor = correction(own, batch, extra) if derived in ("measured", "batches") else 1.0
-    seconds = factor * extra.step_s(ops_s, launches, moved)
+    runs = _runs(model, own, batch, lines)
+    derived, kind = ("measured", "next_steps") if runs else _derived(model, own, batch)
+    factor = correction(own, batch, extra) if derived == "batches" else 1.0
+    seconds = float(np.median([r.seconds for r in runs])) if runs else factor * extra.step_s(ops_s, launches, moved)
     error = model.errors[kind]
     low, high = error.interval(seconds)
+    # An interval that leaves out a measurement of this very step would be wrong.
+    low, high = min((low, *(r.seconds for r in runs))), max((high, *(r.seconds for r in runs)))
     return StepCost(
         batch=batch,
         seconds=seconds,
@@ -114,6 +126,7 @@ def predict(
         error=error,
         ops=tuple(sorted(lines, key=lambda line: -line.cost.seconds)),
         joules=_joules(energy, lines, seconds, ops_s, error) if energy else (),
+        runs=runs,
     )
 
 
@@ -178,13 +191,31 @@ def weights(plan: Plan) -> int:
     return sum(math.prod(s.shape) * DTYPES[s.dtype].nbytes for s in plan.slots.values() if s.role == "parameter")
 
 
-def _derived(model: CostModel, own: Sequence[StepSample], batch: int, measured: float) -> tuple[str, str]:
+def _runs(model: CostModel, own: Sequence[StepSample], batch: int, lines: Sequence[OpLine]) -> tuple[Timed, ...]:
+    """The runs that measured this very step: those that the user named if one of them did, and undisturbed ones if
+    there are any."""
+    known = [own] if model.named is None else [model.named.steps, own]
+    for steps in known:
+        same = [step for step in steps if step.batch == batch and _share(step, lines) >= MEASURED]
+        # Tables of older versions have no medians.
+        runs = [t for s in same for t in s.timed] or [Timed("", s.seconds, s.disturbed) for s in same]
+        if runs:
+            return tuple(run for run in runs if not run.disturbed) or tuple(runs)
+    return ()
+
+
+def _share(step: StepSample, lines: Sequence[OpLine]) -> float:
+    """The share of the ops' time that is of ops which this measured step has."""
+    known = set(step.works)
+    total = sum(line.cost.seconds for line in lines)
+    return sum(line.cost.seconds for line in lines if line.key in known) / max(total, 1e-12)
+
+
+def _derived(model: CostModel, own: Sequence[StepSample], batch: int) -> tuple[str, str]:
     """How the prediction was derived, and the kind of its held-out error. `own` are the known steps of this model."""
     if model.derived != "runs":
         return model.derived, "another_device"
     batches = {step.batch for step in own}
-    if batch in batches and measured >= MEASURED:
-        return "measured", "next_steps"
     return ("batches", "other_batches") if len(batches - {batch}) > 1 else ("model", "another_model")
 
 
