@@ -34,11 +34,18 @@ def parsed(result):
 def test_a_described_device_is_predicted_and_marked(run):
     result = run(*PLAIN, "--on", "adreno-740", "--epochs", "2", "--samples", "100", "--watts", "4", "--battery", "15")
     assert result.exit_code == 0, result.output
-    for words in ("public figures", "nothing was measured on it", "held-out cases", "whole training", "no joules: "):
+    for words in (
+        "public figures",
+        "nothing was measured on it",
+        "held-out cases",
+        "whole training",
+        "from the given 4 W",
+    ):
         assert words in result.stdout.replace("\n", " ")
+    assert "no joules" not in result.stdout
     data = parsed(run(*PLAIN, "--on", "adreno-740", "--epochs", "2", "--samples", "100", "--json"))
     assert [row["batch"] for row in data["batches"]] == [4, 16] and data["derived"] == "description"
-    assert [row["steps"] for row in data["trainings"]] == [50, 14]
+    assert [row["steps"] for row in data["trainings"]] == [50, 12]  # as `handheld train` counts them
     for row in data["batches"]:
         assert row["low_s"] < row["seconds"] < row["high_s"] and row["error"]["kind"] == "another_device"
         assert sum(op["cost"]["seconds"] for op in row["ops"]) == pytest.approx(row["ops_s"])
@@ -97,3 +104,29 @@ def test_a_measured_step_names_its_runs_and_is_as_profile_said(run, ceilings, wo
     shown = run("cost", "mine.py:with_batch", "--batch", "8", *ceilings).stdout
     assert "this very step was measured (" in shown and ".run" in shown and "H200" not in shown
     assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_energy_says_what_can_help(run, ceilings):
+    away = run(*PLAIN, "--on", "raspberry-pi-5").stdout.replace("\n", " ")
+    assert "no joules: " in away and "Try: --watts W" in away and "doctor --energy" not in away
+    here = run(*PLAIN, *ceilings).stdout.replace("\n", " ")
+    assert "Try: --watts W" in here and "handheld doctor --energy, if the device has a power sensor" in here
+    small = run(*PLAIN, *ceilings, "--steps", "3", "--watts", "1", "--battery", "50").stdout
+    assert "<0.1%" in small
+    assert "Try: --steps N" in run(*PLAIN, *ceilings, "--watts", "1").stdout.replace("\n", " ")
+
+
+def test_the_steps_of_an_epoch_are_those_of_train(run, ceilings):
+    trained = parsed(run("train", "mine.py:make", "--data", "data.npz", "--batch", "30", "--epochs", "2", "--json"))
+    used = trained["epochs"][0]["samples"] + trained["dropped_per_epoch"]
+    asked = ("--epochs", "2", "--samples", str(used))
+    data = parsed(run("cost", "mine.py:with_batch", "--batch", "30", *ceilings, *asked, "--json"))
+    assert data["trainings"][0]["steps"] == trained["steps"] and trained["dropped_per_epoch"]
+    fails(run(*PLAIN, *ceilings, "--epochs", "1", "--samples", "9"), "fewer than one batch of 16", "Try: --batch 9")
+
+
+def test_ops_can_be_told_apart_in_80_columns(run, ceilings):
+    shown = run("cost", "mobilenet_v2", "--batch", "8", *ceilings, "--size", "small").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    ops = shown[shown.index("ops of a step") :]
+    assert "…" not in ops and "conv_weight" in ops and "features.4.conv.0 " in ops, ops

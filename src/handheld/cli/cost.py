@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,7 +94,13 @@ class Length:
             return self.steps
         if self.samples is None:
             raise HandheldError(f"--epochs {self.epochs} needs the number of training samples. Try: --samples N")
-        return self.epochs * math.ceil(self.samples / max(batch, 1))
+        if self.samples < batch:
+            raise HandheldError(
+                f"--samples {self.samples} are fewer than one batch of {batch}. Try: --batch {self.samples} or less"
+            )
+        return self.epochs * (
+            self.samples // max(batch, 1)
+        )  # `handheld train` leaves out a last batch that is not full.
 
 
 @with_example_options
@@ -149,6 +154,7 @@ def cost(
         return
     with stages(json) as say:
         model, costs, failed = _predict(what, on, batch, data, size, precision, known, ceilings, given, say)
+    model = replace(model, notes=(*model.notes, *_no_joules(model.caps, on, costs, length)))
     cost_tables.present(what, on, model, costs, failed, _totals(costs, length), ops, json)
 
 
@@ -208,9 +214,7 @@ def _predict(
     say(f"capturing {spec.name} for a batch of {wanted[0]}")
     step = captured(spec, wanted[0], data, given)
     sizes = plan_sizes(step, wanted[0], None, canonical(on), caps, None, precision)
-    energy, why = energy_models.stored(caps)
-    if why:
-        model = replace(model, notes=(*model.notes, f"no joules: {why}"))
+    energy = energy_models.stored(caps)[0]
     costs, failed = [], []
     for number in wanted:
         say(f"planning a batch of {number}")
@@ -220,6 +224,21 @@ def _predict(
             continue
         costs.append(predict(model, row.plan, trained(row.plan, number), number, energy))
     return model, costs, failed
+
+
+def _no_joules(caps: DeviceCaps, on: str, costs: Sequence[StepCost], length: Length) -> list[str]:
+    """Where the energy comes from if it is given, or why there is none and what can be done about it."""
+    if length.watts is not None:
+        known = length.steps is not None or length.epochs is not None
+        missing = "" if known else ", but the length is not known. Try: --steps N, or --epochs N --samples N"
+        return [f"energy of the training: from the given {length.watts:g} W{missing}"]
+    why = energy_models.stored(caps)[1]
+    if not why or any(row.joules for row in costs):
+        return []
+    reason, _, command = why.partition(". Try: ")
+    # The command measures the devices of this machine, with a power sensor.
+    here = f"; or {command}, if the device has a power sensor" if canonical(on).startswith("opencl") else ""
+    return [f"no joules: {reason}. Try: --watts W, the power of the device while it trains{here}"]
 
 
 def _model(caps: DeviceCaps, on: str, known: list[Path] | None, ceilings: Path | None) -> CostModel:

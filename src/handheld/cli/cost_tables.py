@@ -76,8 +76,8 @@ def present(
     for row in failed:
         text = f"batch {row['batch']} does not fit: {row['why']}"
         output.out.print(Text(text, style="red"), soft_wrap=True)
-    for text in _how(costs):
-        output.out.print(text, highlight=False)
+    for line in _how(costs):
+        output.out.print(line)
     for note in model.notes:
         output.out.print(Text(note, style="dim"))
     if totals:
@@ -143,6 +143,17 @@ def _each(seconds: float) -> str:
     return f"{_ms(seconds)} ms" if seconds < 1 else output.duration(seconds)
 
 
+def _joules(joules: float) -> str:
+    return f"{joules:,.0f} J" if joules >= 100 else f"{joules:.3g} J"
+
+
+def _part(share: float) -> str:
+    """The share of a battery. A small one is not none."""
+    if 0 < share < 0.001:
+        return "<0.1%"
+    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
+
+
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:,.3g}" if seconds < 1 else f"{seconds * 1e3:,.0f}"
 
@@ -192,8 +203,8 @@ def _totals(totals: Sequence[Total]) -> Any:
             f"{row.steps:,}",
             output.duration(row.seconds),
             f"{output.duration(row.low_s)} to {output.duration(row.high_s)}",
-            "" if row.joules is None else f"{row.joules:,.0f} J",
-            "" if row.battery is None else f"{row.battery:.0%}",
+            "" if row.joules is None else _joules(row.joules),
+            "" if row.battery is None else _part(row.battery),
         )
         for row in totals
     ]
@@ -206,7 +217,8 @@ def _ops(row: StepCost, count: int) -> Any:
     def line(op: OpLine) -> tuple[str, ...]:
         cost = op.cost
         return (
-            f"{op.path or '(model)'} {op.op}",
+            op.path or "(model)",
+            op.op,
             op.phase,
             _ms(cost.seconds),
             f"{_ms(cost.low_s)} to {_ms(cost.high_s)}",
@@ -217,10 +229,11 @@ def _ops(row: StepCost, count: int) -> Any:
         )
 
     columns = [
-        Column("op", name_of=True),
-        Column("phase", drop=3),
+        Column("layer", name_of=True, least=24),
+        Column("op", name_of=True, least=12),
+        Column("phase", drop=2),
         Column("ms"),
-        Column("interval", drop=2),
+        Column("interval", drop=3),
         Column("share"),
         *([Column("mJ")] if whole else []),
         Column("bound by", drop=1),
@@ -241,14 +254,17 @@ def present_rest(what: str, rest: RestCost, json: bool) -> None:
         ("time", f"{output.duration(rest.seconds)} ({output.duration(rest.low_s)} to {output.duration(rest.high_s)})"),
     ]
     for rail in rest.rails:
-        how = "" if rail.source == "measured" else f", {rail.source}"
+        how = "" if rail.source in ("measured", "given") else f", {rail.source}"
         rows.append(
-            ("energy", f"{rail.joules:,.0f} J ({rail.low_joules:,.0f} to {rail.high_joules:,.0f}), {rail.rail}{how}")
+            (
+                "energy",
+                f"{_joules(rail.joules)} ({_joules(rail.low_joules)} to {_joules(rail.high_joules)}), {rail.rail}{how}",
+            )
         )
     if rest.why_no_joules:
         rows.append(("energy", f"not known: {rest.why_no_joules}"))
     if rest.battery is not None:
-        rows.append(("battery", f"{rest.battery:.0%}"))
+        rows.append(("battery", _part(rest.battery)))
     output.out.print(output.grid(rows))
     if rest.disturbed:
         output.out.print("Other processes disturbed this run: on a quiet device the rest takes less time.")
