@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,31 @@ def test_inputs_that_take_longer_than_the_step(tmp_path):
 def test_no_inputs(tmp_path):
     with efficient(tmp_path) as run:
         assert said(run, "inputs") is None
+
+
+def test_inputs_leave_out_the_profiler(tmp_path):
+    """Steps of 1 ms wait 0.3 ms for the caller, but 4 ms while the profiler opens or closes a window."""
+    made = MadeRun(tmp_path / "one.run", ops=[FULL], ceilings=CEILINGS)
+    made.steps(120, commands=[(LAUNCH, 0, 1.0)], outside_ms=lambda i: 4.0 if i % 10 in (0, 4) else 0.3)
+    with made.open() as run:
+        item = given(run, "inputs")
+        assert item.gain.before == pytest.approx(1.3, rel=0.1), item.seen
+        assert item.costs_ms == pytest.approx(0.3, rel=0.1) and item.gain.after == pytest.approx(1.0, rel=0.1)
+
+
+def test_inputs_need_someone_who_makes_batches(tmp_path):
+    """handheld profile gives every step the same batch."""
+    with run_of(tmp_path, [FULL], [6.0], outside=5.0, settings={**SETTINGS, "repeat": {"model": "lenet5"}}) as run:
+        assert said(run, "inputs") is None
+
+
+def test_a_small_gain_is_not_said(tmp_path, monkeypatch):
+    with run_of(tmp_path, [FULL], [6.0], outside=5.0) as run:
+        item = given(run, "inputs")
+        for after, shown in ((0.98, False), (0.96, True)):
+            gain = replace(item.gain, after=after * item.gain.before)
+            monkeypatch.setattr("handheld.analyse.advise.RULES", {"inputs": lambda run: replace(item, gain=gain)})  # noqa: B023
+            assert bool(advice(run)) == shown
 
 
 def heated(tmp_path: Path, falls: bool) -> Run:

@@ -43,14 +43,18 @@ RULES: Mapping[str, Callable[[Run], Advice | None]] = MappingProxyType(
     }
 )
 
+LEAST = 0.03  # share that a change must save to be said
+
 
 def advice(run: Run) -> list[Advice]:
-    """The advice of all rules that apply. Changes of the model come last, and time comes before energy and memory;
-    otherwise the larger share that is saved comes first."""
+    """The advice of all rules that apply and would save at least 3%. Changes of the model come last, and time comes
+    before energy and memory; otherwise the larger share that is saved comes first."""
     given: list[Advice] = []
     for rule in RULES.values():
         item = rule(run)
-        if item is not None and not any(item.to and item.to == other.to for other in given):
+        if item is None or item.gain.share < LEAST:
+            continue
+        if not any(item.to and item.to == other.to for other in given):
             given.append(item)
     return sorted(given, key=_rank)
 

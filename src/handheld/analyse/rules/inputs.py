@@ -16,16 +16,19 @@ if TYPE_CHECKING:
 def inputs(run: Run) -> Advice | None:
     """Follows the finding `caller`, which knows how long the device waits."""
     found = next((item for item in run.findings() if item.kind == "caller"), None)
-    step_ms = run.step_ms()[0]
-    if found is None or not step_ms or not run.periods:
+    if found is None or not run.step_ms()[0] or not run.periods or _one_batch(run):
         return None
-    steps = run.steps()
-    whole = np.array([b.end_ns - a.end_ns for a, b in itertools.pairwise(steps)]) * 1e-6
-    outside = np.array([b.begin_ns - a.end_ns for a, b in itertools.pairwise(steps)]) * 1e-6
-    mean, makes = float(whole.mean()), float(outside.mean())
-    # The finding leaves out steps around which the profiler itself worked.
-    often = len(found.steps) >= len(steps) / 2
+    begin, _ = run.warm()
+    steps = [step for step in run.steps() if step.begin_ns >= begin]
+    # The profiler itself works between steps when it opens or closes a window. Nobody makes a batch there.
+    pairs = [(a, b) for a, b in itertools.pairwise(steps) if a.window == b.window]
+    if not pairs:
+        return None
+    mean = float(np.mean([b.end_ns - a.end_ns for a, b in pairs])) * 1e-6
+    makes = float(np.mean([b.begin_ns - a.end_ns for a, b in pairs])) * 1e-6
+    often = len(found.steps) >= len(pairs) / 2
     waits = float(str(found.evidence["ms"])) if often else float(str(found.evidence["share"])) * mean
+    waits = min(waits, makes)
     needs = mean - waits
     after = max(needs, makes)  # Whichever of the two takes longer, if they run at the same time.
     if after >= 0.97 * mean:
@@ -44,3 +47,8 @@ def inputs(run: Run) -> Advice | None:
         command="handheld train MODEL --data DATA, or your own loop with a DataLoader (num_workers=2)",
         why_not="the batches come from the caller's own code, which a run file does not hold",
     )
+
+
+def _one_batch(run: Run) -> bool:
+    """Whether `handheld profile` made the run. It gives every step the same batch, so nothing makes batches."""
+    return bool((run.meta.get("settings") or {}).get("repeat"))

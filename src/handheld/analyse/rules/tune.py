@@ -10,7 +10,7 @@ from handheld.units import count
 if TYPE_CHECKING:
     from handheld.analyse.run import Run
 
-LEAST = 0.02  # share of a step that tuning must gain
+LEAST = 0.03  # share of a step that tuning must gain
 EACH_S, MOST_S = 1.5, 120.0  # Seconds of tuning per op, and at most.
 
 
