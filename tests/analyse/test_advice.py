@@ -10,9 +10,10 @@ import pytest
 
 from handheld.analyse.advise import RULES, advice
 from handheld.analyse.rules.base import Advice
+from handheld.analyse.rules.growth import Growth
 from handheld.analyse.run import Run
 from handheld.sensors.base import Channel
-from handheld.store.commands import LAUNCH
+from handheld.store.commands import LAUNCH, UPLOAD
 from helpers.run_files import START, MadeRun
 
 #: 100 GFLOP/s, 10 GB/s, 10 µs per empty launch
@@ -93,6 +94,24 @@ def test_batch_of_a_device_that_is_not_full(tmp_path):
     (tmp_path / "cpu").mkdir()
     with run_of(tmp_path, ops, [10.0], kind="gpu") as gpu, run_of(tmp_path / "cpu", ops, [10.0]) as cpu:
         assert given(gpu, "batch").gain.factor > 8 and said(cpu, "batch") is None
+
+
+def test_small_ops_of_a_gpu_grow_at_the_rate_that_they_reach(tmp_path):
+    """They take 1.5 empty launches and reach two thirds of the bandwidth: more work needs more time at that rate."""
+    ops = [{"op": "map", "flops": 100, "bytes": 10**5, "path": f"net.{i}"} for i in range(12)]
+    with run_of(tmp_path, ops, [0.015] * 12, kind="gpu") as run:
+        growth = Growth.of(run)
+        assert growth is not None and growth.at(16).ms > 0.9 * 16 * 12 * 0.015
+
+
+def test_uploads_grow_with_the_batch(tmp_path):
+    meta = {"caps": {"name": "made up", "kind": "gpu"}, "ceilings": CEILINGS, "settings": SETTINGS}
+    made = MadeRun(tmp_path / "one.run", ops=[UPDATE], **meta)
+    made.steps(60, commands=[(UPLOAD, -1, 2.0), (LAUNCH, 0, 6.0)])
+    with made.open() as run:
+        growth = Growth.of(run)
+        assert growth is not None and growth.upload_ms == pytest.approx(2.0, rel=0.05)
+        assert growth.at(4).ms == pytest.approx(6 + 4 * 2, rel=0.05)
 
 
 def test_no_batch(tmp_path):
