@@ -130,3 +130,18 @@ def test_the_parts_of_a_first_step_are_those_that_are_timed():
     parts = (ROOT / "bench" / "first_step.py").read_text(encoding="utf-8").split("PARTS = (")[1].split(")")[0]
     for name in ("imports", "load"):
         assert f'"{name}"' in parts and f'"{name}"' in (ROOT / "bench" / "warm_start.py").read_text(encoding="utf-8")
+
+
+def test_predictions_agree_with_the_errors_that_come_with_handheld():
+    """results/predict.json, docs/cost.md and forecast/errors.json have the same figures."""
+    root = Path(__file__).resolve().parents[2]
+    rows = json.loads((root / "results" / "predict.json").read_text(encoding="utf-8"))["rows"]
+    found = {(row["what"], row["device"]): row for row in rows}
+    kinds = {"next_steps": "later steps of a run", "other_batches": "other batches", "another_model": "another model"}
+    shipped = json.loads((root / "src" / "handheld" / "forecast" / "errors.json").read_text(encoding="utf-8"))
+    for device, kind in (("h200", "gpu"), ("pocl-3.0", "cpu")):
+        for name, what in kinds.items():
+            row, error = found[what, device], shipped[kind][name]
+            assert row["details"]["cases"] == error["cases"]
+            assert abs(row["value"] - 100 * error["median"]) < 0.06
+            assert abs(row["details"]["90th percentile %"] - 100 * error["p90"]) < 0.06
