@@ -93,3 +93,25 @@ def test_two_times_of_a_step_are_explained(browser, tmp_path, factor, word):
                 tile in said.inner_text() and page.inner_text("#breakdown-train h3").split(": ")[1] in said.inner_text()
             )
         assert seen.problems == []
+
+
+def test_tables_say_mean_and_share_of_the_step_and_low_ceilings(browser, tmp_path):
+    made = MadeRun(tmp_path / "one.run")
+    made.steps(60)
+    with made.open() as run:
+        payload, parts = run_payload(run), run.parts()
+    low = "probably too low: other processes used 76% of the processors"
+    payload["answer"] |= {"gflops": 35.2, "flops_share": 0.52, "ceilings_low": low}
+    payload["ceilings"] = {"flops": 1e3, "bytes_s": 1e3, "low": low}
+    write_document(payload, tmp_path / "one.html")
+    with chromium.watched(browser, 400) as seen:
+        page = seen.open(tmp_path / "one.html")
+        for table in ("#op-table", "#tree"):
+            head = page.inner_text(f"{table} thead")
+            assert "Mean" in head and "Of the step" in head
+        busy = (parts.forward + parts.backward + parts.update) / parts.ms
+        assert f"{busy:.1%}" in page.inner_text("#tree tbody tr >> nth=0")
+        assert "52% of the ceiling, which is probably too low" in page.inner_text("#answer .tiles")
+        assert low in page.inner_text("#answer [data-low]") and low in page.inner_text("#roofline-part .callout")
+        assert "above the roof: the ceilings are probably too low" in page.inner_text("#roofline .note")
+        assert seen.problems == []

@@ -5,12 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from handheld.report import run_traces
+from handheld.report import run_conditions, run_traces
 from handheld.report.document import embedded
 from handheld.report.run_payload import run_payload
 from handheld.sensors.base import Channel
 from helpers.large_runs import large_run
 from helpers.run_files import MadeRun
+
+KNOWN = {
+    "flops": 1e9,
+    "bytes_s": 1e9,
+    "memory": [[1 << 14, 1e10], [1 << 26, 1e9]],
+    "launch_device_s": 1e-5,
+    "to_device_bytes_s": 1e10,
+    "to_device_latency_s": 1e-5,
+    "to_host_bytes_s": 1e10,
+    "to_host_latency_s": 1e-5,
+}
 
 
 def test_tables_equal_the_run(tmp_path):
@@ -19,7 +30,10 @@ def test_tables_equal_the_run(tmp_path):
     packed = payload["ops"]["columns"]
     paths = payload["ops"]["texts"]["path"]
     assert [paths[n] for n in packed["path"]] == [op.path for op in ops]
-    assert packed["ms"] == pytest.approx([op.ms for op in ops], rel=1e-4)
+    assert packed["ms"] == pytest.approx([op.mean_ms for op in ops], rel=1e-4)
+    busy = parts.forward + parts.backward + parts.update
+    assert sum(packed["ms"]) == pytest.approx(busy, rel=1e-3)
+    assert sum(packed["share"]) == pytest.approx(busy / parts.ms, rel=1e-3), "shares are of the whole step"
     graph = payload["graphs"][0]
     assert sum(graph["parts"].values()) == pytest.approx(parts.ms, rel=1e-3) and graph["parts_ms"] == pytest.approx(
         parts.ms, rel=1e-4
@@ -86,3 +100,22 @@ def test_what_is_missing_has_a_reason(tmp_path):
         payload = run_payload(run)
     assert payload["no_ops"] and payload["energy"]["why"] and payload["ceilings"]["why"] and payload["cores"]["why"]
     assert payload["recorded"] == [] and payload["sensors"] == []
+
+
+@pytest.mark.parametrize(("others", "said"), ((0.76, "other processes used 76% of the processors"), (0.0, "")))
+def test_ceilings_that_are_too_low_are_said_at_the_tiles_and_the_roofline(tmp_path, others, said):
+    made = MadeRun(tmp_path / "one.run", ceilings={**KNOWN, "others": others})
+    made.steps(20)
+    with made.open() as run:
+        payload = run_payload(run)
+    for text in (payload["answer"]["ceilings_low"], payload["ceilings"]["low"]):
+        assert said in text and bool(text) is bool(said)
+
+
+def test_nested_settings_are_words(tmp_path):
+    repeat = {"model": "mine.py:make", "size": None, "steps": 200, "half": False, "none": {}, "folder": "/home/me"}
+    made = MadeRun(tmp_path / "one.run", settings={"repeat": repeat})
+    made.steps(20)
+    with made.open() as run:
+        groups = dict(run_conditions.conditions(run)["groups"])
+    assert dict(groups["Settings"])["repeat"] == "model: mine.py:make, steps: 200, half: no"

@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from handheld.analyse.run import Run
 
 BUSY = 0.1  # Other processes are reported if they held more than this share of the cores.
+DISTURBED = 0.1  # Largest share of the processors that others may use while ceilings are measured.
 ADVICE = "Try: end them, or measure again when they are done"
+
+
+def disturbed(others: float | None) -> str:
+    """A warning about ceilings if other processes used too much of the processors, or ""."""
+    if others is None or others < DISTURBED:
+        return ""
+    return (
+        f"probably too low: other processes used {others:.0%} of the processors. Try: handheld doctor --ceilings "
+        "when they are done"
+    )
 
 
 @dataclass(frozen=True, slots=True)

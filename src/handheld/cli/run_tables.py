@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from handheld.analyse.busy import Others
+from handheld.analyse.busy import Others, disturbed
 from handheld.analyse.commands import LaunchCost
 from handheld.analyse.energy import OpEnergy, RailEnergy
 from handheld.analyse.memory import MemorySummary
@@ -20,7 +20,6 @@ from handheld.analyse.summary import GraphSummary
 from handheld.cli import output, run_answers, run_joules
 from handheld.cli.tables import Column, table
 from handheld.cli.time_unit import TimeUnit
-from handheld.measure.ceilings import disturbed
 from handheld.store.alive import alive
 
 SHOWN = 12  # Rows per table.

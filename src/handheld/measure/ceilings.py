@@ -22,6 +22,7 @@ import numpy as np
 import psutil
 
 from handheld import cache
+from handheld.analyse.busy import disturbed
 from handheld.backends.base import describe
 from handheld.backends.opencl import devices as opencl_devices
 from handheld.backends.opencl.programs import build
@@ -41,7 +42,6 @@ SMALLEST, LARGEST = 16 << 10, 1 << 30  # Bytes of the working set.
 APART = 2 << 20  # Reading this many bytes takes much longer than a launch.
 TRANSFER = 64 << 20  # Bytes per transfer.
 LAUNCHES = 200
-DISTURBED = 0.1  # Largest share of the processors that other processes may use.
 #: Vector widths and sums per work-item that are tried for arithmetic. The best result counts.
 WIDTHS, SUMS = ("", "4", "16"), (4, 8, 12)
 #: The arguments of the kernels in ceilings.cl.
@@ -112,16 +112,6 @@ class Ceilings:
         )
         rest: dict[str, Any] = {k: Measured(**v) if isinstance(v, dict) else v for k, v in fields.items()}
         return Ceilings(memory=memory, **rest)
-
-
-def disturbed(others: float | None) -> str:
-    """A warning if other processes used too much of the processors, or ""."""
-    if others is None or others < DISTURBED:
-        return ""
-    return (
-        f"probably too low: other processes used {others:.0%} of the processors. Try: handheld doctor --ceilings "
-        "when they are done"
-    )
 
 
 def ceilings(device: str = "opencl", fresh: bool = False) -> Ceilings:

@@ -62,7 +62,7 @@ def _machine(machine: Mapping[str, object] | None) -> Pairs:
 
 
 def _pairs(values: Mapping[str, object] | None) -> Pairs:
-    """Names and values as text. Bytes get a unit; nested values are written as they are."""
+    """Names and values as text. Bytes get a unit; nested values are pairs on one line."""
     rows = []
     for name, value in (values or {}).items():
         if value is None or value in ("", [], {}):
@@ -72,6 +72,9 @@ def _pairs(values: Mapping[str, object] | None) -> Pairs:
             rows.append((label.removesuffix(" bytes"), size(value)))
         elif isinstance(value, bool):
             rows.append((label, "yes" if value else "no"))
+        elif isinstance(value, Mapping):
+            inner = _pairs({str(key): one for key, one in value.items() if key != "folder"})
+            rows += [(label, ", ".join(f"{key}: {text}" for key, text in inner))] if inner else []
         elif isinstance(value, (list, tuple)):
             rows.append((label, ", ".join(map(str, value))))
         else:

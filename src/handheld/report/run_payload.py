@@ -5,9 +5,8 @@ run_traces.py has the parts that lie on the axis of time, run_energy.py those ab
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import handheld
+from handheld.analyse.busy import disturbed
 from handheld.analyse.run import Run
 from handheld.report import run_advice, run_conditions, run_energy, run_traces
 from handheld.report.pack import columns, rounded
@@ -84,6 +83,7 @@ def answer(run: Run) -> dict[str, object]:
         "flops_share": rounded(use.flops_share),
         "gbytes_s": rounded(use.gbytes_s),
         "bandwidth_share": rounded(use.bandwidth_share),
+        "ceilings_low": disturbed((run.meta.get("ceilings") or {}).get("others")),
         "bounds": bounds(run),
         "advice": run_advice.advice(run),
         "findings": [
@@ -115,6 +115,7 @@ def graphs(run: Run) -> list[dict[str, object]]:
                 "parts": parts and {part: rounded(ms) for part, ms in parts.by_name().items()},
                 "parts_ms": parts and rounded(parts.ms),
                 "parts_steps": parts and parts.steps,
+                "timed_steps": sum(step.graph == name for step in run.timed),
                 "no_parts": "" if parts else no_ops(run) or NO_PARTS,
             }
         )
@@ -129,14 +130,21 @@ def no_ops(run: Run) -> str:
     return notes[0] if notes else "no step of this run was recorded. Try: more --steps"
 
 
-_NUMBERS = ("id", "position", "launches", "flops", "bytes", "ms", "mean_ms", "share", "p5_ms", "p95_ms", "cv")
+_NUMBERS = ("id", "position", "launches", "flops", "bytes", "cv")
 _TEXTS = ("graph", "op", "source", "phase", "path", "variant")
 
 
 def ops(run: Run) -> dict[str, object]:
-    """The table of ops, as columns."""
-    rows: Sequence[object] = run.ops()
-    return columns({name: [getattr(row, name) for row in rows] for name in (*_NUMBERS, *_TEXTS)}, _TEXTS)
+    """The table of ops, as columns. `ms` is the mean over the recorded steps and `share` that of the whole step, as in
+    the parts of the step and in the terminal."""
+    rows = run.ops()
+    steps = {name: parts.ms for name in run.graphs if (parts := run.parts(name))}
+    values: dict[str, list[object]] = {name: [getattr(row, name) for row in rows] for name in (*_NUMBERS, *_TEXTS)}
+    values["ms"] = [row.mean_ms for row in rows]
+    values["share"] = [
+        row.mean_ms / steps[row.graph] if row.mean_ms is not None and row.graph in steps else None for row in rows
+    ]
+    return columns(values, _TEXTS)
 
 
 def memory(run: Run) -> dict[str, object]:
@@ -175,4 +183,8 @@ def ceilings(run: Run) -> dict[str, object]:
     known = run.meta.get("ceilings") or {}
     if not known.get("flops") or not known.get("bytes_s"):
         return {"why": NO_CEILINGS}
-    return {"flops": rounded(known["flops"]), "bytes_s": rounded(known["bytes_s"]), "others": known.get("others")}
+    return {
+        "flops": rounded(known["flops"]),
+        "bytes_s": rounded(known["bytes_s"]),
+        "low": disturbed(known.get("others")),
+    }

@@ -12,16 +12,17 @@ export function Answer({ data }) {
       ${answer.joules_step !== null && html`<${Tile} name=${answer.estimate ? "energy per step (an estimate)" : "energy per step"} value=${joules(answer.joules_step, 4)} more=${answer.rail} />`}
       ${answer.peak_bytes !== null && html`<${Tile} name="memory alive at the peak" value=${bytes(answer.peak_bytes)} more=${answer.allocated_bytes ? `${bytes(answer.allocated_bytes)} allocated` : ""} />`}
       ${answer.device_busy !== null && html`<${Tile} name="device busy" value=${percent(answer.device_busy, 0)} />`}
-      ${answer.gflops !== null && html`<${Tile} name="arithmetic" value=${prefixed(answer.gflops * 1e9, "FLOP/s")} more=${ceiling(answer.flops_share)} />`}
-      ${answer.gbytes_s !== null && html`<${Tile} name="memory traffic, at least" value=${prefixed(answer.gbytes_s * 1e9, "B/s")} more=${ceiling(answer.bandwidth_share)} />`}
+      ${answer.gflops !== null && html`<${Tile} name="arithmetic" value=${prefixed(answer.gflops * 1e9, "FLOP/s")} more=${ceiling(answer.flops_share, answer.ceilings_low)} />`}
+      ${answer.gbytes_s !== null && html`<${Tile} name="memory traffic, at least" value=${prefixed(answer.gbytes_s * 1e9, "B/s")} more=${ceiling(answer.bandwidth_share, answer.ceilings_low)} />`}
     </div>
+    ${answer.ceilings_low && html`<p class="why" data-low>The ceilings are ${answer.ceilings_low}.</p>`}
     <${Limits} bounds=${answer.bounds} />
     <${AllAdvice} advice=${answer.advice} />
     <${Findings} findings=${answer.findings} />`;
 }
 
 const spread = ({ p5, p95, step_from: from }) => (from === "recorded steps" ? "from recorded steps" : p5 !== null ? `5%: ${ms(p5)}, 95%: ${ms(p95)}` : "");
-const ceiling = (share) => (share === null ? "" : `${percent(share, share < 0.1 ? 1 : 0)} of the ceiling`);
+const ceiling = (share, low) => (share === null ? "" : `${percent(share, share < 0.1 ? 1 : 0)} of the ceiling${low ? ", which is probably too low" : ""}`);
 
 function Tile({ name, value, more }) {
   return html`<div class="tile"><div class="name">${name}</div><div class="value">${value}</div>${more && html`<div class="unit">${more}</div>`}</div>`;

@@ -2,7 +2,7 @@
 import { html } from "../html.js";
 import { Canvas } from "../parts/canvas.js";
 import { Figure } from "../parts/figure.js";
-import { fixed, ms, percent } from "../parts/format.js";
+import { ms, percent, timeUnit } from "../parts/format.js";
 import { Missing } from "../parts/shell.js";
 import { colour } from "../parts/theme.js";
 import { hide, show } from "../parts/tooltip.js";
@@ -36,10 +36,18 @@ function slower({ ms: usual, parts_ms: recorded }) {
   return `Recorded steps are ${percent(Math.abs(change))} ${than}: ${ms(recorded, 4)} (their mean) instead of ${ms(usual, 4)} (the median of the other steps).`;
 }
 
+/** Over which steps the means are: analyse/timeline.py needs the recorded steps before and after to bound a step. */
+function meanOf({ parts_steps: steps, timed_steps: timed }) {
+  return timed > steps
+    ? `Mean of ${steps} of the ${timed} steps with op times: those that have a recorded step before and after them.`
+    : `Mean of ${steps} recorded ${steps === 1 ? "step" : "steps"}.`;
+}
+
 function OneGraph({ graph, many }) {
   const name = many ? ` of ${graph.name}` : "";
   if (!graph.parts) return html`<${Missing}>The parts of a step${name} are not known: ${graph.no_parts}</${Missing}>`;
   const parts = Object.entries(graph.parts).filter(([, value]) => Math.abs(value) > LEAST * graph.parts_ms);
+  const unit = timeUnit(graph.parts_ms);
   const most = Math.max(...parts.map(([, value]) => value));
   const draw = (context, width) => {
     const wide = width >= 560;
@@ -56,7 +64,7 @@ function OneGraph({ graph, many }) {
       context.fillStyle = colour(part);
       context.fillRect(names, y + 4, Math.max((Math.max(value, 0) / most) * room, 1), ROW - 8);
       context.fillStyle = colour("ink");
-      context.fillText(`${fixed(value, 3)} ms`, width - 58, y + ROW / 2);
+      context.fillText(`${unit.of(value)} ${unit.name}`, width - 58, y + ROW / 2);
       context.fillStyle = colour("soft");
       context.fillText(percent(value / graph.parts_ms), width, y + ROW / 2);
     });
@@ -67,7 +75,7 @@ function OneGraph({ graph, many }) {
     return show(event.clientX, event.clientY, [parts[n][0], PARTS[parts[n][0]], ["time", ms(parts[n][1], 4)], ["share", percent(parts[n][1] / graph.parts_ms)]]);
   };
   return html`<${Figure} id=${`breakdown-${graph.name}`} title=${`Where a step${name} goes: ${ms(graph.parts_ms, 4)}`}
-      note=${`Mean of ${graph.parts_steps} recorded ${graph.parts_steps === 1 ? "step" : "steps"}. The parts add up to the step.`}>
+      note=${`${meanOf(graph)} The parts add up to the step.`}>
     ${slower(graph) && html`<p class="note" data-slower>${slower(graph)}</p>`}
     <${Canvas} draw=${draw} height=${parts.length * ROW} drawn=${[graph]} label="Parts of a step" onMouseMove=${over} onMouseLeave=${hide} />
   </${Figure}>`;

@@ -114,7 +114,7 @@ function Owners({ memory }) {
     { name: "name", title: "Alive at the peak", text: true, value: ([name]) => name },
     { name: "category", title: "Category", text: true, value: ([, category]) => category, cell: ([, category]) => html`<span class="phase" style=${{ "--c": `var(--${shade(category)})` }}>${category}</span>` },
     { name: "bytes", title: "Size", value: ([, , size]) => size, cell: ([, , size]) => bytes(size) },
-    { name: "share", title: "Of the peak", value: ([, , size]) => size, cell: ([, , size]) => percent(size / memory.peak_bytes) },
+    { name: "share", title: "Of the peak", minor: true, value: ([, , size]) => size, cell: ([, , size]) => percent(size / memory.peak_bytes) },
   ];
   return html`<${Table} id="owners" columns=${columns} rows=${memory.owners} by="bytes" first=${12} />`;
 }

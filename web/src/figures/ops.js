@@ -1,12 +1,12 @@
 // All ops in a table.
 import { html } from "../html.js";
-import { bytes, count, fixed, joules, number, percent, prefixed } from "../parts/format.js";
+import { bytes, count, joules, number, percent, prefixed, timeUnit } from "../parts/format.js";
 import { Table } from "../parts/table.js";
 
 const rate = (work, op) => (op.ms && work ? (work / op.ms) * 1e-6 : null);
-const TIMES = [
-  { name: "ms", title: "Time", unit: "ms", help: "Median over recorded steps", value: (op) => op.ms, cell: (op) => fixed(op.ms, 4) },
-  { name: "share", title: "Share", help: "Of the time of all ops", value: (op) => op.share, cell: (op) => percent(op.share) },
+const timesIn = (unit) => [
+  { name: "ms", title: "Mean", unit: unit.name, help: "Mean over the recorded steps", value: (op) => op.ms, cell: (op) => unit.of(op.ms) },
+  { name: "share", title: "Of the step", help: "Share of the whole step, as in Where a step goes", value: (op) => op.share, cell: (op) => percent(op.share) },
   { name: "cv", title: "Spread", help: "Standard deviation over mean", value: (op) => op.cv, cell: (op) => percent(op.cv, 0) },
 ];
 const RATES = [
@@ -14,14 +14,14 @@ const RATES = [
   { name: "gbytes_s", title: "GB/s", value: (op) => rate(op.bytes, op), cell: (op) => number(rate(op.bytes, op)) },
 ];
 
-export function OpTable({ ops, energy, timed }) {
+export function OpTable({ ops, energy, timed, stepMs }) {
   const graphs = new Set(ops.map((op) => op.graph));
   const columns = [
     { name: "path", title: "Module", text: true, value: (op) => op.path || "(model)" },
     { name: "op", title: "Op", text: true, value: (op) => op.op },
     ...(graphs.size > 1 ? [{ name: "graph", title: "Graph", text: true, value: (op) => op.graph }] : []),
     { name: "phase", title: "Phase", text: true, value: (op) => op.phase, cell: (op) => html`<span class="phase" style=${{ "--c": `var(--${op.phase})` }}>${op.phase}</span>` },
-    ...(timed ? TIMES : []),
+    ...(timed ? timesIn(timeUnit(stepMs, 4)) : []),
     ...(ops.some((op) => energy(op) !== null) ? [{ name: "joules", title: "Energy", value: energy, cell: (op) => joules(energy(op)) }] : []),
     { name: "flops", title: "Work", unit: "FLOP", value: (op) => op.flops, cell: (op) => prefixed(op.flops) },
     { name: "bytes", title: "Traffic", help: "The least it must move", value: (op) => op.bytes, cell: (op) => bytes(op.bytes) },

@@ -5,7 +5,7 @@ import { html } from "../html.js";
 import { Figure } from "../parts/figure.js";
 import { bytes, ms, number, percent, prefixed } from "../parts/format.js";
 import { axis, FONT, Plot } from "../parts/plot.js";
-import { Missing } from "../parts/shell.js";
+import { Callout, Missing } from "../parts/shell.js";
 import { colour } from "../parts/theme.js";
 import { hide, show } from "../parts/tooltip.js";
 
@@ -46,10 +46,21 @@ export function Roofline({ ops, ceilings, why }) {
     series: [{}, { stroke: "transparent", paths: () => null, points: { show: false } }],
     hooks: { draw: [(u) => { drawCeilings(u, ceilings, ranges); drawPoints(u, points, size); }], setCursor: [(u) => tip(u, points, size, ceilings)] },
   });
-  return html`<${Figure} id="roofline" title="Rate and work per byte of each op" legend=${PHASES.map((name) => [name, name])}
-      note=${`One circle per op; a larger circle takes longer. ${ceilings.why || "Close to the sloped line an op is limited by memory bandwidth, close to the flat one by arithmetic, far below both by something else (launches, little parallel work, access patterns)."} Ops without arithmetic are not shown.`}>
+  const above = points.filter((p) => p.y > 1.05 * roofOf(p.x, ceilings)).length;
+  return html`${ceilings.low && html`<${Callout} kind="note" title="The ceilings are too low"><p>They are ${ceilings.low}.</p></${Callout}>`}
+    <${Figure} id="roofline" title="Rate and work per byte of each op" legend=${PHASES.map((name) => [name, name])}
+      note=${`One circle per op; a larger circle takes longer. ${ceilings.why || "Close to the sloped line an op is limited by memory bandwidth, close to the flat one by arithmetic, far below both by something else (launches, little parallel work, access patterns)."} ${aboveText(above, ceilings)}Ops without arithmetic are not shown.`}>
     <${Plot} options=${options} data=${data} height=${380} label="Roofline" />
   </${Figure}>`;
+}
+
+const roofOf = (x, { flops, bytes_s: rate }) => (flops && rate ? Math.min(flops, x * rate) : Infinity);
+
+/** Why ops may lie above the roof. */
+function aboveText(above, { low }) {
+  if (!above) return "";
+  const why = low ? "the ceilings are probably too low" : "their data stays in a cache, or the ceilings are too low";
+  return `${above === 1 ? "One op lies" : `${above} ops lie`} above the roof: ${why}. `;
 }
 
 /** The powers of ten within a range. */
@@ -129,9 +140,10 @@ function drawNames(u, points, size, ratio) {
     const off = (size(p) + 4) * ratio;
     const right = x + off + wide > bbox.left + bbox.width;
     const box = [right ? x - off - wide : x + off, y - 8 * ratio, wide, 16 * ratio];
+    if (box[0] < bbox.left) continue; // There is no room for it on either side.
     if (taken.some((o) => box[0] < o[0] + o[2] && o[0] < box[0] + box[2] && box[1] < o[1] + o[3] && o[1] < box[1] + box[3])) continue;
     taken.push(box);
-    ctx.globalAlpha = 0.75; // The circles behind a name stay visible.
+    ctx.globalAlpha = 0.85; // The circles behind a name stay visible.
     ctx.fillStyle = colour("paper");
     ctx.fillRect(box[0] - 2, box[1], box[2] + 4, box[3]);
     ctx.globalAlpha = 1;

@@ -1,7 +1,7 @@
 // The model as a tree: time, traffic and energy per module. A module contains its parts and its own ops.
 import { useMemo, useState } from "preact/hooks";
 import { html } from "../html.js";
-import { bytes, count, fixed, joules, percent } from "../parts/format.js";
+import { bytes, count, joules, percent, timeUnit } from "../parts/format.js";
 
 const PHASES = ["forward", "backward", "update"];
 
@@ -11,7 +11,7 @@ function empty(name, path) {
 
 /** The tree of all ops of a graph. `energy(op)` is its joules or null. */
 export function treeOf(ops, energy) {
-  const root = empty("model", "");
+  const root = empty("all modules", "");
   for (const op of ops) {
     const spent = energy(op);
     let node = root;
@@ -50,7 +50,8 @@ function paths(node, found = []) {
 
 const MOST_ROWS = 600; // More rows at once make a browser slow; the reader can still open each module.
 
-export function Tree({ ops, graph, energy, timed }) {
+export function Tree({ ops, graph, energy, timed, stepMs }) {
+  const unit = timeUnit(stepMs);
   const root = useMemo(() => treeOf(ops.filter((op) => op.graph === graph), energy), [ops, graph, energy]);
   const [open, setOpen] = useState(() => new Set([""]));
   const rows = visible(root, open);
@@ -63,20 +64,20 @@ export function Tree({ ops, graph, energy, timed }) {
     </div>
     <div class="wide"><table class="tree" role="treegrid">
       <thead><tr><th class="left">Module</th><th class="bars"></th>
-        ${timed && html`<th>Time <span class="unit">ms</span></th><th>Share</th>${PHASES.map((name) => html`<th class="minor">${name[0].toUpperCase() + name.slice(1)} <span class="unit">ms</span></th>`)}`}
+        ${timed && html`<th title="Mean over the recorded steps">Mean <span class="unit">${unit.name}</span></th><th title="Share of the whole step, as in Where a step goes">Of the step</th>${PHASES.map((name) => html`<th class="minor">${name[0].toUpperCase() + name.slice(1)} <span class="unit">${unit.name}</span></th>`)}`}
         <th>Traffic</th>${root.joules !== null && html`<th>Energy</th>`}<th class="minor">Ops</th></tr></thead>
-      <tbody>${shown.map(([node, depth]) => html`<${Line} node=${node} depth=${depth} root=${root} open=${open} toggle=${toggle} energy=${energy} timed=${timed} />`)}</tbody>
+      <tbody>${shown.map(([node, depth]) => html`<${Line} node=${node} depth=${depth} root=${root} open=${open} toggle=${toggle} energy=${energy} timed=${timed} unit=${unit} stepMs=${stepMs} />`)}</tbody>
     </table></div>
     ${root.joules !== null && root.known < root.ops && html`<p class="more">Joules are known for ${count(root.known)} of ${count(root.ops)} ops; ≥ marks the sum of a module of which some ops are not known.</p>`}
     ${rows.length > shown.length && html`<p class="more">The first ${count(MOST_ROWS)} of ${count(rows.length)} open rows.</p>`}
   </div>`;
 }
 
-function Line({ node, depth, root, open, toggle, energy, timed }) {
+function Line({ node, depth, root, open, toggle, energy, timed, unit, stepMs }) {
   const module = node.parts !== undefined;
   const spent = module ? node.joules : energy(node);
   const phase = (name) => (module ? node.phase[name] : node.phase === name ? node.ms : 0);
-  const share = root.ms ? (node.ms || 0) / root.ms : null;
+  const share = stepMs ? (node.ms || 0) / stepMs : null;
   const inside = module && (node.parts.size || node.own.length);
   const name = module ? node.name : node.op;
   return html`<tr class=${module ? "" : "leaf"} aria-level=${depth + 1} aria-expanded=${inside ? open.has(node.path) : undefined}>
@@ -85,7 +86,7 @@ function Line({ node, depth, root, open, toggle, energy, timed }) {
       ${name}${!module && html` <span class="unit">${node.phase}</span>`}
     </span></td>
     <td class="bars"><span class="stack">${timed && PHASES.map((one) => html`<i style=${{ background: `var(--${one})`, width: `${root.ms ? ((phase(one) || 0) / root.ms) * 100 : 0}%` }}></i>`)}</span></td>
-    ${timed && html`<td>${fixed(node.ms, 3)}</td><td>${percent(share)}</td>${PHASES.map((one) => html`<td class="minor">${phase(one) ? fixed(phase(one), 3) : ""}</td>`)}`}
+    ${timed && html`<td>${unit.of(node.ms)}</td><td>${percent(share)}</td>${PHASES.map((one) => html`<td class="minor">${phase(one) ? unit.of(phase(one)) : ""}</td>`)}`}
     <td>${bytes(node.bytes)}</td>${root.joules !== null && html`<td>${module && spent !== null && node.known < node.ops ? "≥ " : ""}${joules(spent)}</td>`}<td class="minor">${module ? count(node.ops) : ""}</td>
   </tr>`;
 }

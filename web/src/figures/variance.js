@@ -4,7 +4,7 @@ import uPlot from "uplot";
 import { html } from "../html.js";
 import { Chart } from "../parts/chart.js";
 import { Figure } from "../parts/figure.js";
-import { count, ms, number, percent } from "../parts/format.js";
+import { count, fixed, ms, number, percent } from "../parts/format.js";
 import { axis, Plot } from "../parts/plot.js";
 import { Missing } from "../parts/shell.js";
 import { colour } from "../parts/theme.js";
@@ -67,19 +67,26 @@ function tip(u, graph) {
   return show(place.left + left, place.top + top, [`step ${graph.step[idx]}`, ["time", ms(graph.ms[idx], 4)], ["mean over 50 ms", ms(graph.smooth[idx], 4)], ...(u.data[3][idx] !== null ? [["", "slow"]] : [])]);
 }
 
+/** The next of 1, 2, 5, 10, ... times a power of ten. */
+function round(wide) {
+  const power = 10 ** Math.floor(Math.log10(wide));
+  return [1, 2, 5, 10].find((n) => n * power >= wide * 0.999) * power;
+}
+
 function Spread({ graph, name }) {
   const spec = useMemo(() => {
     const kept = graph.smooth.filter((_, n) => graph.step[n] >= graph.warm_up);
     const low = Math.min(...kept);
     const high = Math.max(...kept);
-    const bins = Math.max(1, Math.min(40, Math.ceil(Math.sqrt(kept.length) * 1.5)));
-    const wide = (high - low) / bins || 1;
-    const counts = new Array(bins).fill(0);
-    for (const value of kept) counts[Math.min(Math.floor((value - low) / wide), bins - 1)] += 1;
+    const wide = round((high - low) / Math.min(40, Math.ceil(Math.sqrt(kept.length) * 1.5)) || low * 0.01 || 1);
+    const first = Math.round(low / wide); // A bar is around a round time: its name is short.
+    const counts = new Array(Math.round(high / wide) - first + 1).fill(0);
+    for (const value of kept) counts[Math.round(value / wide) - first] += 1;
+    const decimals = Math.max(0, -Math.floor(Math.log10(wide) + 1e-9));
     return {
       type: "bars",
       title: "Distribution of step times",
-      x: { label: "time", unit: "ms", categories: counts.map((_, n) => number(low + (n + 0.5) * wide, 4)) },
+      x: { label: "time", unit: "ms", numbers: true, categories: counts.map((_, n) => fixed((first + n) * wide, decimals)) },
       y: { label: "steps" },
       series: [{ name: "steps", x: counts.map((_, n) => n), y: counts }],
     };

@@ -27,6 +27,7 @@ export function RunPage({ data }) {
   const energy = useMemo(() => jouleOf(byRail, data.energy), [byRail]);
   const timed = !data.no_ops;
   const graph = data.graphs[0]?.name ?? list[0]?.graph;
+  const stepMs = data.graphs[0]?.parts_ms ?? null;
   return html`
     ${data.warning && html`<${Callout} kind="bad" title="Other processes were busy"><p>${data.warning}</p></${Callout}>`}
     <${Contents} entries=${CONTENTS} />
@@ -39,9 +40,9 @@ export function RunPage({ data }) {
     <${Section} id="variance-part" title="Step times and cores"><${Variance} graphs=${data.step_times} /><${Cores} cores=${data.cores} /></${Section}>
     <${Section} id="model" title="The model, module by module">
       ${!timed && html`<${Missing}>Without times: ${data.no_ops}</${Missing}>`}
-      ${list.length > 0 ? html`<${Tree} ops=${list} graph=${graph} energy=${energy} timed=${timed} />` : html`<${Missing}>The run has no ops.</${Missing}>`}
+      ${list.length > 0 ? html`<${Tree} ops=${list} graph=${graph} energy=${energy} timed=${timed} stepMs=${stepMs} />` : html`<${Missing}>The run has no ops.</${Missing}>`}
     </${Section}>
-    <${Section} id="ops" title="All ops"><${OpTable} ops=${list} energy=${energy} timed=${timed} /></${Section}>
+    <${Section} id="ops" title="All ops"><${OpTable} ops=${list} energy=${energy} timed=${timed} stepMs=${stepMs} /></${Section}>
     <${Section} id="conditions" title="Conditions"><${Conditions} conditions=${data.conditions} /></${Section}>
   `;
 }

@@ -56,11 +56,11 @@ export function logTicks(low, high) {
   return found;
 }
 
-/** An axis of names. Names that do not fit beside each other are tilted; of very many, only some are shown. */
-export function categoryAxis(categories) {
+/** An axis of names. Names that do not fit beside each other are tilted; of very many, or of numbers, only some are shown. */
+export function categoryAxis(categories, numbers = false) {
   const longest = Math.max(...categories.map((name) => name.length), 1) * LETTER;
   const room = (u) => (u.bbox.width / uPlot.pxRatio || 300) / Math.max(categories.length + 0.2, 1);
-  const tilted = (u) => longest + 10 > room(u) && categories.length <= MOST_TILTED;
+  const tilted = (u) => !numbers && longest + 10 > room(u) && categories.length <= MOST_TILTED;
   const every = (u) => (tilted(u) ? 1 : Math.max(1, Math.ceil((longest + 10) / room(u))));
   return {
     splits: (u) => categories.map((_, n) => n).filter((n) => n % every(u) === 0),

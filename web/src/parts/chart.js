@@ -1,7 +1,7 @@
 // A chart from a specification, for pages that only have data. The specification is plain JSON:
 //
 // { type: "lines" | "points" | "areas" | "bars",
-//   x: { label, unit?, log?, low?, high?, ticks?: [...], categories?: [text] },  // bars have categories, not x values
+//   x: { label, unit?, log?, low?, high?, ticks?: [...], categories?: [text], numbers? (of the categories: not tilted) },  // bars have categories, not x values
 //   y: { label, unit?, log?, low?, high?, zero? (false: need not start at zero) },
 //   series: [{ name, x: [...], y: [...], low?: [...], high?: [...], x_low?, x_high?, colour?, pale?, dashed? }],
 //   stacked?,                          // bars: on top of each other. Areas always are
@@ -72,7 +72,7 @@ export function Chart({ spec }) {
   }, [spec]);
   const options = () => {
     const [xs, ys] = extent(spec, data, around);
-    const tilted = spec.x.categories ? categoryAxis(spec.x.categories) : {};
+    const tilted = spec.x.categories ? categoryAxis(spec.x.categories, spec.x.numbers) : {};
     return {
       padding: [12, 14, 0, 0],
       cursor: { points: { show: spec.type !== "bars" }, drag: { x: spec.type !== "bars", y: false } },

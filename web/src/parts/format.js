@@ -40,6 +40,12 @@ const TIME = [[1000, "s"], [1, "ms"], [1e-3, "µs"], [1e-6, "ns"]];
 /** A time given in ms. */
 export const ms = (value, digits = 3) => (value === 0 ? "0 ms" : scaled(value, TIME, digits));
 
+/** The unit of the times of a table: µs for steps below 1 ms, in which ops take few µs. `of(ms)` is a time in this unit. */
+export function timeUnit(stepMs, decimals = 3) {
+  const short = known(stepMs) && stepMs < 1;
+  return { name: short ? "µs" : "ms", of: (value) => fixed(known(value) && short ? value * 1000 : value, short ? decimals - 1 : decimals) };
+}
+
 const ENERGY = [[1, "J"], [1e-3, "mJ"], [1e-6, "µJ"], [1e-9, "nJ"]];
 export const joules = (value, digits = 3) => (value === 0 ? "0 J" : scaled(value, ENERGY, digits));
 

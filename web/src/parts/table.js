@@ -52,7 +52,7 @@ export function Table({ id, columns, rows, search, first = 50, by, up = false, c
       ${caption && html`<caption>${caption}</caption>`}
       <thead>${columns.some((column) => column.group) && html`<${Groups} columns=${columns} />`}<tr>${columns.map((column) => html`<${Head} column=${column} sort=${sort} turn=${turn} />`)}</tr></thead>
       <tbody>${shown.map((row) => html`<tr onClick=${onRow && (() => onRow(row))}>
-        ${columns.map((column) => html`<td class=${classOf(column)}>${column.cell ? column.cell(row) : column.value(row)}</td>`)}
+        ${columns.map((column) => html`<td class=${classOf(column)}>${column.cell ? column.cell(row) : column.text ? breakable(column.value(row)) : column.value(row)}</td>`)}
       </tr>`)}</tbody>
     </table></div>
     ${minor.length > 0 && html`<p class="narrow">A wider screen also shows: ${minor.map(({ title }) => title).join(", ")}.</p>`}
@@ -62,6 +62,9 @@ export function Table({ id, columns, rows, search, first = 50, by, up = false, c
     </p>`}
   </div>`;
 }
+
+/** A name that is broken after its dots and underscores where it does not fit, and not within a word. */
+const breakable = (name) => (typeof name === "string" ? name.split(/(?<=[._/])/).flatMap((part, n) => (n ? [html`<wbr />`, part] : [part])) : name);
 
 const classOf = ({ text, long, minor }) => [text && "left", text && long && "long", minor && "minor"].filter(Boolean).join(" ");
 

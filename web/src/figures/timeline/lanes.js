@@ -19,6 +19,9 @@ const UNITS = {
   charge: ["charge", "C"],
 };
 
+/** What sources of memory readings measure, for their lanes and buttons. */
+const MEMORY = { memory: "memory of the machine", process: "memory of the process", "process-shares": "memory of the process by kind" };
+
 /** All lanes of a run, from the top to the bottom: { id, title, height, hidden, draw(context, box, view), tip(at) }. */
 export function lanesOf(data, ops, recorded) {
   const lanes = [];
@@ -28,7 +31,7 @@ export function lanesOf(data, ops, recorded) {
   }
   const groups = new Map();
   for (const channel of data.sensors) {
-    const key = channel.quantity === "memory" ? `memory of ${channel.source}` : channel.quantity;
+    const key = channel.quantity === "memory" ? MEMORY[channel.source] || `memory of ${channel.source}` : channel.quantity;
     if (!groups.has(key)) groups.set(key, []);
     groups.get(key).push(channel);
   }
@@ -128,7 +131,7 @@ function deviceLane(ops, recorded) {
     const op = ops.get(step.op[n]);
     const lines = [nameOf(step, n, ops), ["time in this step", ms((step.ended[n] - step.started[n]) * 1e-6, 4)]];
     if (op) {
-      if (op.ms !== null) lines.push(["usual time", ms(op.ms, 4)]);
+      if (op.ms !== null) lines.push(["mean of recorded steps", ms(op.ms, 4)]);
       lines.push(["phase", op.phase], ["least traffic", bytes(op.bytes)]);
       if (op.variant) lines.push(op.variant);
     } else if (step.bytes[n]) lines.push(["bytes", bytes(step.bytes[n])]);
@@ -224,7 +227,7 @@ function sensorLane(key, channels) {
     return known.length ? [title, ...known.slice(0, 12).map(([who, value]) => [who, shown(value)])] : null;
   };
   const names = () => channels.map((channel, n) => [name(channel), SERIES[n % SERIES.length]]);
-  const hidden = key === "memory of memory" || key === "memory of process-shares";
+  const hidden = key === MEMORY.memory || key === MEMORY["process-shares"];
   return { id: key.replaceAll(" ", "-"), title: unit === "B" ? title : `${title} (${unit})`, height: 46, draw, tip, names, hidden };
 }
 
