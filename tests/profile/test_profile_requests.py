@@ -61,6 +61,26 @@ def test_windows_keep_their_cost_low(monkeypatch, reading_ns, longer_ns):
     assert spent <= 0.02 * now[0] + unseen
 
 
+@pytest.mark.parametrize(("reading_ns", "count"), [(2_000_000, 4), (20_000_000, 4), (50_000_000, 2), (90_000_000, 1)])
+def test_a_short_run_has_windows_to_compare_if_they_cost_little(monkeypatch, reading_ns, count):
+    """50 steps of 10 ms. Half of them or more are not recorded, and windows cost at most 0.1 s."""
+    now = [0]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
+    windows = Windows()
+    while windows.steps < 50:
+        if windows.due():
+            windows.opened()
+            windows.steps += WINDOW
+            now[0] += WINDOW * 10_000_000
+            windows.closed(WINDOW)
+            with windows.costs():
+                now[0] += reading_ns
+        windows.steps += 1
+        now[0] += 10_000_000
+    assert windows.count == count and windows.count * WINDOW <= 25
+    assert windows.cost_ns == count * reading_ns <= 100_000_000
+
+
 def test_one_trainer_one_profiler(plan, batch, tmp_path):
     with plan.start() as trainer, Profiler(tmp_path / "one.run") as profiler:
         profiler.attach(trainer)

@@ -2,8 +2,10 @@
 
 The first `wait` steps are ignored. The next `warmup` steps are timed as a whole but not recorded. Then follow `active`
 steps (None: all), of which some are recorded. The first window opens at once. Another one opens as soon as the cost of
-all windows, including the new one, is at most SHARE of the time since the first. The cost of a window is the time to
-open and read it, plus the additional time of its steps compared with others.
+all windows, including the new one, is at most SHARE of the time since the first. The first FIRST windows may cost
+FIRST_SHARE of it, or FIRST_NS in all, so that a short run has enough windows to be compared with another; they are
+further apart, so that enough steps between them are not recorded. The cost of a window is the time to open and read it,
+plus the additional time of its steps compared with others.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from handheld.errors import HandheldError
 
 WINDOW = 4  # steps per window; the first of them starts on an idle device, the others start as usual
 SHARE = 0.02  # the share of a run's time that recording may cost
+FIRST = 4  # A comparison needs 3 windows in both runs, and one may be disturbed.
+FIRST_SHARE, FIRST_NS = 0.1, 100_000_000
 WARMUP = 2  # The first steps always differ from the others.
 IDLE_S = 1.0  # how long the machine is idle before the first step, to measure its idle power
 
@@ -47,7 +51,9 @@ class Windows:
         if not self.count:
             return True
         cost = self.cost_ns * (self.count + 1) / self.count
-        return cost <= SHARE * (time.monotonic_ns() - self._first_ns)
+        elapsed = time.monotonic_ns() - self._first_ns
+        early = self.count < FIRST and self.steps >= self._next + WINDOW
+        return cost <= (max(FIRST_SHARE * elapsed, FIRST_NS) if early else SHARE * elapsed)
 
     def opened(self) -> None:
         took = self._since()
