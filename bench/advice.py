@@ -116,7 +116,7 @@ def table(result: dict[str, Any]) -> str:
             continue
         changed = {key: value for key, value in row["change"].items() if value}
         what = ", ".join(f"{key} {_short(value)}" for key, value in changed.items())
-        within = trial["measured_high"] >= trial["promised_low"] and trial["measured_low"] <= trial["promised_high"]
+        within = trial["promised_low"] <= trial["measured"] <= trial["promised_high"]
         lines.append(
             f"| {name}, batch {row['batch']} | {limit} | {trial['rule']}: {what} "
             f"| {trial['promised']:.2f}x ({trial['promised_low']:.2f} to {trial['promised_high']:.2f}) "

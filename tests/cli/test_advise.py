@@ -8,8 +8,9 @@ import pytest
 
 import handheld
 from handheld.cli.repeating import Request
-from handheld.cli.trying import made, request_of
-from handheld.profile.turns import stepping, take_turns
+from handheld.cli.trying import Trial, made, request_of
+from handheld.profile.turns import Turns, stepping, take_turns
+from helpers.advised_runs import launch_bound
 from helpers.commands import fails
 from helpers.known_ceilings import store_ceilings
 from helpers.run_files import MadeRun
@@ -68,6 +69,8 @@ def test_a_larger_batch_is_tried(run, tiny):
     assert trial["measured_low"] <= trial["measured"] <= trial["measured_high"] and trial["turns"]["rounds"] >= 8
     shown = run("advise", tiny, "--try", "--rule", rule, "--seconds", "0.5").stdout
     assert "promised" in shown and "measured" in shown and max(map(len, shown.splitlines())) <= 80
+    assert "before" in shown and "after" in shown and "not shown" not in shown
+    assert trial["before"] / trial["after"] == pytest.approx(trial["measured"], rel=0.3), "both are per sample"
 
 
 def test_frozen_layers_are_tried(run, work, tmp_path):
@@ -92,7 +95,11 @@ def test_what_cannot_be_tried_says_why(run, tmp_path, tiny):
     fails(run("advise", tiny, "--rule", "magic"), "there is no rule 'magic'. Try one of: ", "launches")
     fails(run("advise", "gone.run"), "there is no run file gone.run")
     unknown = run("advise", tiny, "--try", "--rule", "heat")
-    fails(unknown, "the rule heat does not apply to this run, so there is nothing to try. Try: handheld advise")
+    fails(
+        unknown,
+        "the rule heat does not apply to this run, so there is nothing to try. Try: handheld advise",
+        "which lists the rules that do",
+    )
     assert "does not apply to this run." in run("advise", tiny, "--rule", "heat").stdout
     caps = {"name": "made up", "kind": "cpu", "global_mem_bytes": 1 << 30}
     slow = MadeRun(tmp_path / "slow.run", caps=caps)
@@ -101,6 +108,36 @@ def test_what_cannot_be_tried_says_why(run, tmp_path, tiny):
     fails(
         run("advise", str(tmp_path / "slow.run"), "--try"), "inputs cannot be tried automatically", "caller's own code"
     )
+
+
+def test_without_any_rule_the_missing_facts_are_said(run, tmp_path):
+    made_run = MadeRun(tmp_path / "bare.run")
+    made_run.steps(60)
+    made_run.open().close()
+    result = run("advise", str(tmp_path / "bare.run"), "--try")
+    fails(result, "no rule applies to this run", "does not hold the ceilings of its device, what it measured. Try: ")
+    assert "handheld advise" not in result.output, "it would lead back here"
+
+
+@pytest.mark.parametrize(
+    ("measured", "words"),
+    [
+        ((1.5, 1.4, 1.6), "agrees with the promised range"),
+        ((1.1, 1.0, 1.3), "is below the promised range, though its interval reaches into it"),
+        ((1.0, 0.9, 1.1), "is below the promised range"),
+        ((2.5, 2.4, 2.6), "is above the promised range"),
+    ],
+)
+def test_only_a_gain_inside_the_range_agrees(measured, words):
+    trial = Trial("batch", "ms per step", 1.5, 1.2, 2.0, *measured, Turns(2, 1, 2, 2, 2, 8), 1, 1, 2, 1, 2, 1)
+    assert trial.verdict == words
+
+
+def test_a_long_heading_is_indented(run, tmp_path):
+    launch_bound(tmp_path / "long.run").close()
+    lines = run("advise", str(tmp_path / "long.run")).stdout.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("1. "))
+    assert lines[at + 1].startswith("   ")
 
 
 def test_a_run_that_does_not_name_its_model(run, tmp_path, tiny):

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from handheld.analyse.advise import RULES, advice
-from handheld.analyse.rules.base import Advice
-from handheld.analyse.run import open_run
+from handheld.analyse.roofline import Ceiling
+from handheld.analyse.rules.base import Advice, said
+from handheld.analyse.run import Run, open_run
 from handheld.cli import output
 from handheld.cli.options import Json
 from handheld.cli.run_answers import answer
@@ -21,15 +23,12 @@ from handheld.errors import HandheldError
 
 SECONDS = 8.0
 
-COLUMNS = (
-    Column("rule", name_of=True),
-    Column("of", name_of=True, drop=1),
-    Column("promised"),
-    Column("range", drop=2),
-    Column("measured"),
-    Column("interval"),
-    Column("before", drop=3),
-    Column("after", drop=3),
+COLUMNS = (Column("", name_of=True), Column("before"), Column("after"), Column("gain"), Column("range"))
+#: The facts that the rules look at, and how a run gets them.
+FACTS = (
+    ("op times", "handheld profile MODEL --steps 50"),
+    ("the ceilings of its device", "handheld profile MODEL, without --no-ceilings"),
+    ("what it measured", "handheld profile MODEL"),
 )
 
 
@@ -66,15 +65,8 @@ def advise(
         trial = None
         if try_it:
             if not given:
-                if not rule:
-                    raise HandheldError(
-                        f"no rule applies to this run, so there is nothing to try. Try: handheld show {file}, "
-                        "which says where the time of its step goes"
-                    )
-                raise HandheldError(
-                    f"the rule {rule} does not apply to this run, so there is nothing to try. "
-                    f"Try: handheld advise {file}, which lists the rules that do"
-                )
+                what = f"the rule {rule} does not apply" if rule else "no rule applies"
+                raise HandheldError(f"{what} to this run, so there is nothing to try. {_way_out(run, file, rule)}")
             chosen = given[0] if rule else next((item for item in given if item.to), given[0])
             with stages(json) as stage:
                 trial = try_advice(run, chosen, seconds, stage)
@@ -91,6 +83,22 @@ def advise(
             _compare(trial)
 
 
+def _missing(run: Run) -> list[tuple[str, str]]:
+    """The facts that the run does not hold, though rules need them, each with a way to get it."""
+    settings = run.meta.get("settings") or {}
+    known = (bool(run.timed), Ceiling.of(run.meta.get("ceilings")) is not None, bool(settings.get("repeat")))
+    return [fact for fact, held in zip(FACTS, known, strict=True) if not held]
+
+
+def _way_out(run: Run, file: Path, rule: str | None) -> str:
+    """What to do about a run without advice."""
+    if rule and advice(run):
+        return f"Try: handheld advise {file}, which lists the rules that do"
+    if missing := _missing(run):
+        return f"The run does not hold {', '.join(fact for fact, _ in missing)}. Try: {missing[0][1]}"
+    return f"Try: handheld show {file}, which says where the time of its step goes"
+
+
 def _present(given: list[Advice], rule: str | None) -> None:
     if not given:
         output.out.print()
@@ -99,7 +107,9 @@ def _present(given: list[Advice], rule: str | None) -> None:
         )
     for number, item in enumerate(given, 1):
         output.out.print()
-        output.out.print(Text.assemble(f"{number}. ", (item.rule, "bold"), f"  {item.gain.text}"))
+        head = Table.grid()
+        head.add_row(f"{number}. ", Text.assemble((item.rule, "bold"), f"  {item.gain.text}"))
+        output.out.print(head)
         costs = f"{item.costs_ms:.3g} ms per step" if item.costs_ms else ""
         rows = [("   seen", item.seen), ("   costs", costs), ("   change", item.change), ("   effect", item.effect)]
         if item.to is None:
@@ -110,27 +120,35 @@ def _present(given: list[Advice], rule: str | None) -> None:
 
 def _compare(trial: Trial) -> None:
     turns = trial.turns
+    rows = [
+        (
+            "promised",
+            trial.promised_before,
+            trial.promised_after,
+            trial.promised,
+            trial.promised_low,
+            trial.promised_high,
+        ),
+        ("measured", trial.before, trial.after, trial.measured, trial.measured_low, trial.measured_high),
+    ]
     output.out.print()
     output.out.print(
         table(
             COLUMNS,
             [
                 (
-                    trial.rule,
-                    trial.quantity,
-                    f"{trial.promised:.2f}x",
-                    f"{trial.promised_low:.2f} to {trial.promised_high:.2f}",
-                    f"{trial.measured:.2f}x",
-                    f"{trial.measured_low:.2f} to {trial.measured_high:.2f}",
-                    f"{turns.before_ms:.3g} ms",
-                    f"{turns.after_ms:.3g} ms",
+                    name,
+                    said(before, trial.quantity),
+                    said(after, trial.quantity),
+                    f"{factor:.2f}x",
+                    f"{low:.2f} to {high:.2f}",
                 )
+                for name, before, after, factor, low, high in rows
             ],
         )
     )
-    words = "is within" if trial.kept else "is outside"
     output.out.print(
-        f"The measured gain {words} the promised range. A step takes {turns.after_ms:.3g} ms instead of "
+        f"The measured gain {trial.verdict}. A step takes {turns.after_ms:.3g} ms instead of "
         f"{turns.before_ms:.3g} ms (in {output.count(turns.rounds, 'turn')}), and its plan "
         f"{output.size(trial.after_bytes)} instead of {output.size(trial.before_bytes)}."
     )

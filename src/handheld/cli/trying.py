@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from handheld.analyse.rules.base import BYTES, JOULES, Advice, Change
+from handheld.analyse.rules.base import BYTES, JOULES, SAMPLE, Advice, Change
 from handheld.analyse.run import Run
 from handheld.backends.base import describe
 from handheld.cli.prepare import capture_example
@@ -34,7 +34,8 @@ ENERGY_S = 4.0  # seconds of steps that energy is measured over
 
 @dataclass(frozen=True)
 class Trial(Record):
-    """What a piece of advice promised, and what was measured. Factors are times less of the promised quantity."""
+    """What a piece of advice promised, and what was measured. Factors are times less of the promised quantity.
+    `before` and `after` are that quantity, measured; `promised_before` and `promised_after` are those of the advice."""
 
     rule: str
     quantity: str
@@ -47,11 +48,19 @@ class Trial(Record):
     turns: Turns
     before_bytes: int
     after_bytes: int
+    before: float
+    after: float
+    promised_before: float
+    promised_after: float
 
     @property
-    def kept(self) -> bool:
-        """Whether the measured interval meets the promised one."""
-        return self.measured_high >= self.promised_low and self.measured_low <= self.promised_high
+    def verdict(self) -> str:
+        """How the measured gain stands to the promised range."""
+        if self.promised_low <= self.measured <= self.promised_high:
+            return "agrees with the promised range"
+        side = "below" if self.measured < self.promised_low else "above"
+        meets = self.measured_high >= self.promised_low and self.measured_low <= self.promised_high
+        return f"is {side} the promised range{', though its interval reaches into it' if meets else ''}"
 
 
 def request_of(run: Run) -> Request:
@@ -98,7 +107,7 @@ def try_advice(run: Run, advice: Advice, seconds: float, stage: Stage = lambda t
         turns = take_turns(runs[0], runs[1], more, seconds)
     if advice.gain.quantity == JOULES:
         stage("measuring energy")
-    measured = _measured(advice, turns, (before, given), (after, taken), more)
+    values, measured = _measured(advice, turns, (before, given), (after, taken), (now.batch or 1, then.batch or 1))
     gain = advice.gain
     return Trial(
         *(advice.rule, gain.quantity, gain.factor, gain.before / gain.high, gain.before / gain.low),
@@ -106,6 +115,10 @@ def try_advice(run: Run, advice: Advice, seconds: float, stage: Stage = lambda t
         turns=turns,
         before_bytes=before.bytes,
         after_bytes=after.bytes,
+        before=values[0],
+        after=values[1],
+        promised_before=gain.before,
+        promised_after=gain.after,
     )
 
 
@@ -114,17 +127,22 @@ def _measured(
     turns: Turns,
     before: tuple[Plan, Mapping[str, Any]],
     after: tuple[Plan, Mapping[str, Any]],
-    samples: float,
-) -> tuple[float, float, float]:
-    """The measured factor of the promised quantity, and its interval."""
-    if advice.gain.quantity == BYTES:
-        factor = before[0].bytes / after[0].bytes
-        return factor, factor, factor
-    if advice.gain.quantity != JOULES:
-        return turns.factor, turns.low, turns.high
+    batches: tuple[int, int],
+) -> tuple[tuple[float, float], tuple[float, float, float]]:
+    """The promised quantity as measured before and after the change, and its factor with an interval."""
+    quantity = advice.gain.quantity
+    if quantity == BYTES:
+        sizes = (before[0].bytes, after[0].bytes)
+        return sizes, (sizes[0] / sizes[1],) * 3
+    if quantity != JOULES:
+        each = batches if quantity == SAMPLE else (1, 1)
+        values = (turns.before_ms / each[0], turns.after_ms / each[1])
+        return values, (turns.factor, turns.low, turns.high)
     joules = [_joules(plan, inputs) for plan, inputs in (before, after, before, after)]
-    factors = sorted(samples * a / b for a, b in ((joules[0], joules[1]), (joules[2], joules[3])))
-    return sum(factors) / 2, factors[0], factors[1]
+    joules = [value / batch for value, batch in zip(joules, 2 * batches, strict=True)]
+    factors = sorted(a / b for a, b in (joules[:2], joules[2:]))
+    means = (joules[0] + joules[2]) / 2, (joules[1] + joules[3]) / 2
+    return means, (sum(factors) / 2, factors[0], factors[1])
 
 
 def _joules(plan: Plan, inputs: Mapping[str, Any]) -> float:

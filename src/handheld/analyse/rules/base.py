@@ -44,16 +44,18 @@ class Gain(Record):
 
     @property
     def values(self) -> str:
-        return f"{self._said(self.after)} instead of {self._said(self.before)}"
+        return f"{said(self.after, self.quantity)} instead of {said(self.before, self.quantity)}"
 
     @property
     def text(self) -> str:
         return f"{self.factor:.2f}x{f' ({self.spread})' if self.spread else ''}: {self.values}"
 
-    def _said(self, value: float) -> str:
-        if self.quantity == BYTES:
-            return size(round(value))
-        return f"{value:.3g} {self.quantity}" if value < 100 else f"{value:.0f} {self.quantity}"
+
+def said(value: float, quantity: str) -> str:
+    """A value of a quantity that advice is about, with its unit."""
+    if quantity == BYTES:
+        return size(round(value))
+    return f"{value:.3g} {quantity}" if value < 100 else f"{value:.0f} {quantity}"
 
 
 @dataclass(frozen=True, slots=True)

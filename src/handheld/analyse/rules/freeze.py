@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from handheld.analyse.rules.base import MODEL, STEP, Advice, Change, Gain, one_graph
@@ -34,7 +35,7 @@ def freeze(run: Run) -> Advice | None:
         costs_ms=saved,
         change=f"for fine-tuning: requires_grad_(False) for {shown}, which then keep what they have learned",
         gain=Gain(STEP, step_ms, step_ms - saved, step_ms - 1.1 * saved, step_ms - 0.85 * saved),
-        command=f"handheld advise {run.path} --try --rule freeze",
+        command=f"handheld advise {shlex.quote(str(run.path))} --try --rule freeze",
         effect=MODEL,
         to=Change(freeze=tuple(layers)),
         evidence={"layers": list(layers)},
