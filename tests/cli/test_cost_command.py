@@ -104,6 +104,13 @@ def test_a_measured_step_names_its_runs_and_is_as_profile_said(run, ceilings, wo
     shown = run("cost", "mine.py:with_batch", "--batch", "8", *ceilings).stdout
     assert "this very step was measured (" in shown and ".run" in shown and "H200" not in shown
     assert max(map(len, shown.splitlines())) <= 80
+    table = next(store.cache.folder().glob("costs/*.json"))
+    data = json.loads(table.read_text())
+    for step in data["steps"]:
+        step.update(timed=[], disturbed=True)
+    table.write_text(json.dumps(data))
+    shown = run("cost", "mine.py:with_batch", "--batch", "8", *ceilings).stdout.replace("\n", " ")
+    assert "in a table without the names of runs, fastest tenth" in shown
 
 
 def test_energy_says_what_can_help(run, ceilings):

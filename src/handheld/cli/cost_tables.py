@@ -123,10 +123,12 @@ def _derived(row: StepCost) -> str:
     """How a prediction was derived; of a measured step with the times of its runs, and whether they were disturbed."""
     if not row.runs:
         return f"{DERIVED[row.derived]}."
-    times = ", ".join(f"{_ms(run.seconds)} ms{f' in {run.run}' if run.run else ''}" for run in row.runs)
+    # Tables without the names of runs have only the fastest tenth of a disturbed run.
+    unnamed = {False: "a table without the names of runs", True: "a table without the names of runs, fastest tenth"}
+    times = ", ".join(f"{_ms(run.seconds)} ms in {run.run or unnamed[run.disturbed]}" for run in row.runs)
     noisy = sum(run.disturbed for run in row.runs)
     which = "this run" if len(row.runs) == 1 else f"{noisy} of these runs"
-    disturbed = f" Other processes disturbed {which}: a quiet device is faster." if noisy else ""
+    disturbed = f" Other processes disturbed {which}: a quiet device may be faster." if noisy else ""
     return f"{DERIVED[row.derived]} ({times}).{disturbed}"
 
 
