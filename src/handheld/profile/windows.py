@@ -3,9 +3,9 @@
 The first `wait` steps are ignored. The next `warmup` steps are timed as a whole but not recorded. Then follow `active`
 steps (None: all), of which some are recorded. The first window opens at once. Another one opens as soon as the cost of
 all windows, including the new one, is at most SHARE of the time since the first. The first FIRST windows may cost
-FIRST_SHARE of it, or FIRST_NS in all, so that a short run has enough windows to be compared with another; they are
-further apart, so that enough steps between them are not recorded. The cost of a window is the time to open and read it,
-plus the additional time of its steps compared with others.
+FIRST_SHARE of it, or FIRST_NS in all, so that a short run has enough windows to be compared with another; those beyond
+SHARE are further apart, so that enough steps between them are not recorded. The cost of a window is the time to open
+and read it, plus the additional time of its steps compared with others.
 """
 
 from __future__ import annotations
