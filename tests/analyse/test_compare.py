@@ -212,6 +212,27 @@ def test_joules_per_step_are_those_of_the_run_itself(tmp_path):
     assert joules.low < joules.ratio < joules.high
 
 
+def test_joules_of_ops_differ_if_their_intervals_do_not_overlap(tmp_path):
+    """Windows of repeated work give the ops joules; in the second run an op takes twice the power."""
+    paths = []
+    for name, watts in (("a", 10.0), ("b", 20.0)):
+        made = MadeRun(tmp_path / f"{name}.run")
+        made.steps(60)
+        for n in range(6):
+            made.window("slope", "", [], 0, 20, 0.4 + 0.001 * n)
+            made.window("alone", "sig0", [0], 1, 40, 0.4 + 0.001 * n)
+        counter = rising(lambda s, watts=watts: watts)
+        made.source(
+            "rapl", [Channel("package", "energy", counter=True, covers=("cpu",))], 5, lambda s, c=counter: [c(s)]
+        )
+        made.open().close()
+        paths.append(tmp_path / f"{name}.run")
+    (changed,) = pair_of(*paths).joules
+    assert (changed.id_a, changed.verdict, changed.source_a) == (0, "more", "alone")
+    assert changed.ratio == pytest.approx(2.0, rel=0.05)
+    assert [row.verdict for row in pair_of(paths[0], paths[0]).joules] == ["same"]
+
+
 def test_each_run_is_compared_with_the_first_on_its_device(plain, tmp_path):
     gpu = [noisy_run(tmp_path / f"{n}.run", 90 + n, device="opencl:1", caps={"name": "gpu"}) for n in range(2)]
     with contextlib.ExitStack() as stack:

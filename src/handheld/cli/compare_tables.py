@@ -84,8 +84,19 @@ def _facts(pair: Pair) -> list[tuple[str, str | Text]]:
     if same:
         facts.append(("the same", ", ".join(same)))
     facts += [("joules", Text.assemble(f"{row.name}: ", _quantity(row))) for row in pair.energy]
+    if pair.joules:
+        facts.append(("joules of ops", _joules(pair)))
     facts += [("differs", text) for text in pair.differences]
     return facts
+
+
+def _joules(pair: Pair) -> str:
+    differ = [row for row in pair.joules if row.verdict in ("more", "less")]
+    if not differ:
+        return f"no interval of {output.count(len(pair.joules), 'op')} is apart from that of the other run"
+    named = ", ".join(f"{row.title} {row.ratio:.2f}x" for row in differ[:3] if row.ratio is not None)
+    more = f", and {len(differ) - 3} more" if len(differ) > 3 else ""
+    return f"{named}{more}; their intervals do not overlap"
 
 
 def _whole(timing: Timing | None) -> str | Text:
