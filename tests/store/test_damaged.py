@@ -61,7 +61,12 @@ def test_damaged_files_end_in_a_run_file_error_or_a_result(good, tmp_path):
         ("UPDATE step SET begin_ns=0 WHERE id=2", "step 2 begins before step 1"),
         ("UPDATE step SET end_ns=1<<60 WHERE id=59", "its steps last 13,344 days"),
         ("UPDATE channel SET position=5 WHERE source=0", r"the channels of source 0 have the positions \[5\]"),
-        ("UPDATE reading SET t_ns='x' WHERE source=1", "a reading of source 1: expected a whole number"),
+        ("UPDATE reading SET t_ns='x' WHERE source=1", "a reading of source 1: expected a whole number from 0"),
+        ("UPDATE note SET t_ns=-1", "the column t_ns of its table note: expected a whole number from 0"),
+        (
+            "UPDATE clock SET device_ns=device_ns+(1<<60)",
+            "the times of step 0 are before the start of the host's clock",
+        ),
         ("UPDATE energy_window SET extra=0 WHERE id=1", "energy window 1 repeats its ops 0 times"),
         ("UPDATE meta SET value='[' WHERE key='caps'", "its entry 'caps' cannot be read"),
         ("UPDATE meta SET value='5' WHERE key='others'", "its entry 'others': expected an object, found 5"),

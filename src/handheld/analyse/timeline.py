@@ -161,6 +161,8 @@ def timed_steps(file: RunFile) -> list[Timed]:
             continue
         started, ended = (clock.host(commands[name], step.begin_ns, step.end_ns) for name in ("started", "ended"))
         if started is not None and ended is not None:
+            if min(started.min(), ended.min()) < 0:
+                raise file.damaged(f"the times of step {step.id} are before the start of the host's clock")
             commands["started"], commands["ended"] = started, ended
             steps.append(Timed(step.id, step.graph, step.window, step.begin_ns, step.end_ns, commands))
     return steps

@@ -132,8 +132,10 @@ _BY_TYPE: dict[Any, Check] = {
 
 
 def columns(record: type) -> dict[str, Check]:
-    """The check of each field of a record, by its type."""
-    return {name: _BY_TYPE[kind] for name, kind in get_type_hints(record).items() if kind in _BY_TYPE}
+    """The check of each field of a record, by its type. Times of the host (`..._ns`) are not negative."""
+    checks = {name: _BY_TYPE[kind] for name, kind in get_type_hints(record).items() if kind in _BY_TYPE}
+    times = {name: count if checks[name] is whole else optional(count) for name in checks if name.endswith("_ns")}
+    return {**checks, **{name: check for name, check in times.items() if name != "device_ns"}}
 
 
 def column_flaw(check: Check, values: Sequence[object]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from handheld.device import canonical
 from handheld.errors import RunFileError
-from handheld.store.checks import Check, column_flaw, meta_flaw, whole
+from handheld.store.checks import Check, column_flaw, count, meta_flaw, whole
 from handheld.store.checks import columns as checks_of
 from handheld.store.commands import LAUNCH, Commands, flaw_of, from_bytes
 from handheld.store.rows import ChannelRow, Row, StepRow, coding, from_json
@@ -59,7 +59,7 @@ class RunFile:
         try:
             self.db, application, version = self._open()
         except sqlite3.Error as error:
-            raise self._damaged(error) from None
+            raise self.damaged(error) from None
         if application != APPLICATION:
             raise RunFileError(f"{self.path} is an SQLite database, but not a run file of Handheld")
         if version > VERSION:
@@ -84,7 +84,8 @@ class RunFile:
             db = sqlite3.connect(f"{self.path.absolute().as_uri()}?immutable=1", uri=True)
             return db, _pragma(db, "application_id"), _pragma(db, "user_version")
 
-    def _damaged(self, why: object) -> RunFileError:
+    def damaged(self, why: object) -> RunFileError:
+        """The error to raise if the content is impossible."""
         return RunFileError(
             f"{self.path} is damaged: {why}. Try: copy it again, and the file "
             f"{self.path.name}-wal with it if there is one"
@@ -94,7 +95,7 @@ class RunFile:
         try:
             return self.db.execute(query, args).fetchall()
         except sqlite3.Error as error:
-            raise self._damaged(error) from None
+            raise self.damaged(error) from None
 
     def _meta(self) -> dict[str, Any]:
         """The entries of `meta`. Each is checked, so that the rest of Handheld can rely on their types."""
@@ -103,10 +104,10 @@ class RunFile:
             try:
                 entries[str(key)] = from_json(value)
             except (ValueError, TypeError) as error:
-                raise self._damaged(f"its entry {key!r:.40} cannot be read: {error}") from None
+                raise self.damaged(f"its entry {key!r:.40} cannot be read: {error}") from None
             flaw = meta_flaw(str(key), entries[str(key)])
             if flaw:
-                raise self._damaged(f"its entry {key!r:.40}: {flaw}")
+                raise self.damaged(f"its entry {key!r:.40}: {flaw}")
         return entries
 
     def table(self, kind: type[R], where: str = "", *args: object) -> list[R]:
@@ -115,7 +116,7 @@ class RunFile:
         present = {column[1] for column in self.rows(f"PRAGMA table_info({kind.table})")}
         missing = [field.name for field in fields(kind) if field.name not in present and _needed(field)]
         if missing:
-            raise self._damaged(f"its table {kind.table} has no column {missing[0]}")
+            raise self.damaged(f"its table {kind.table} has no column {missing[0]}")
         columns = [field for field in fields(kind) if field.name in present]
         names = [field.name for field in columns]
         rows = self.rows(f"SELECT {', '.join(names)} FROM {kind.table} {where}", *args)
@@ -127,7 +128,7 @@ class RunFile:
         records = [kind(**dict(zip(names, row, strict=True))) for row in zip(*values, strict=True)]
         flaw = next((flaw for record in records if (flaw := record.flaw())), "")
         if flaw:
-            raise self._damaged(flaw)
+            raise self.damaged(flaw)
         return records
 
     def newer_table(self, kind: type[R], where: str = "") -> list[R]:
@@ -141,10 +142,10 @@ class RunFile:
         try:
             values = column if coded is None else [coded.read(value) for value in column]
         except (ValueError, TypeError, KeyError) as error:
-            raise self._damaged(f"a row of its table {kind.table} cannot be read: {error}") from None
+            raise self.damaged(f"a row of its table {kind.table} cannot be read: {error}") from None
         flaw = column_flaw(check, values)
         if flaw:
-            raise self._damaged(f"the column {field.name} of its table {kind.table}: {flaw}")
+            raise self.damaged(f"the column {field.name} of its table {kind.table}: {flaw}")
         return values
 
     def steps(self) -> list[StepRow]:
@@ -152,24 +153,24 @@ class RunFile:
         steps = self.table(StepRow, "ORDER BY id")
         for before, step in itertools.pairwise(steps):
             if step.begin_ns < before.begin_ns:
-                raise self._damaged(f"step {step.id} begins before step {before.id}")
+                raise self.damaged(f"step {step.id} begins before step {before.id}")
         if steps and steps[-1].end_ns - steps[0].begin_ns > MOST_NS:
-            raise self._damaged(f"its steps last {(steps[-1].end_ns - steps[0].begin_ns) / DAY_NS:,.0f} days")
+            raise self.damaged(f"its steps last {(steps[-1].end_ns - steps[0].begin_ns) / DAY_NS:,.0f} days")
         return steps
 
     def channels(self, source: int) -> list[ChannelRow]:
         """The channels of a source, in the order of the values of a reading."""
         rows = self.table(ChannelRow, "WHERE source=? ORDER BY position", source)
         if [row.position for row in rows] != list(range(len(rows))):
-            raise self._damaged(f"the channels of source {source} have the positions {[row.position for row in rows]}")
+            raise self.damaged(f"the channels of source {source} have the positions {[row.position for row in rows]}")
         return rows
 
     def readings(self, source: int, channels: int) -> Readings:
         """All readings of a source that has `channels` channels. Incomplete rows are left out."""
         rows = self.rows("SELECT t_ns, data FROM reading WHERE source=? ORDER BY t_ns", source)
         for t_ns, data in rows:
-            if flaw := whole(t_ns) or ("" if isinstance(data, bytes) else "a reading is not packed numbers"):
-                raise self._damaged(f"a reading of source {source}: {flaw}")
+            if flaw := count(t_ns) or ("" if isinstance(data, bytes) else "a reading is not packed numbers"):
+                raise self.damaged(f"a reading of source {source}: {flaw}")
         complete = [(t_ns, data) for t_ns, data in rows if len(data) == 8 * channels]
         values = np.frombuffer(b"".join(data for _, data in complete), "<f8").reshape(len(complete), channels)
         return Readings(np.array([t_ns for t_ns, _ in complete], np.int64), values)
@@ -184,15 +185,15 @@ class RunFile:
         rows = self.rows("SELECT count, data FROM command WHERE step=?", step)
         if not rows:
             return None
-        count, data = rows[0]
-        if type(count) is not int or count < 0 or not isinstance(data, bytes):
-            raise self._damaged(f"the commands of step {step} are not packed numbers")
-        commands = from_bytes(count, data)
+        number, data = rows[0]
+        if type(number) is not int or number < 0 or not isinstance(data, bytes):
+            raise self.damaged(f"the commands of step {step} are not packed numbers")
+        commands = from_bytes(number, data)
         if commands is None:
-            raise self._damaged(f"the commands of step {step} are {len(data)} bytes long")
+            raise self.damaged(f"the commands of step {step} are {len(data)} bytes long")
         flaw = flaw_of(commands) or self._unknown_op(commands)
         if flaw:
-            raise self._damaged(f"the commands of step {step}: {flaw}")
+            raise self.damaged(f"the commands of step {step}: {flaw}")
         return commands
 
     def _unknown_op(self, commands: Commands) -> str:
