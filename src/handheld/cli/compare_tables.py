@@ -120,7 +120,7 @@ def _quantity(row: Quantity) -> Text:
 
 
 COLUMNS = (
-    Column("op", name_of=True, least=16),
+    Column("op", name_of=True, least=16, end=True),
     Column("phase", drop=2),
     Column("a ms"),
     Column("b ms"),
