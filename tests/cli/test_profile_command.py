@@ -82,7 +82,7 @@ def test_the_output(run):
     assert result.exit_code == 0, result.output
     for words in (
         "device",
-        "ms per step",
+        "s per step in the median",
         "alive at the peak: ",
         "parameter ",
         "tuning ",

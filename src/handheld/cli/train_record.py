@@ -15,6 +15,7 @@ from handheld.cli.training_options import RecordOptions
 from handheld.errors import HandheldError, RunFileError
 from handheld.profile.training import TrainingRecord, recorded
 from handheld.run.history import History
+from handheld.run.interrupt import ignore_interrupts
 from handheld.run.trainer import Trainer
 
 
@@ -69,6 +70,8 @@ def writing(trainer: Trainer, options: RecordOptions, job: Job, own: Mapping[str
         try:
             yield written
         except BaseException as error:  # Also after Ctrl-C there is a page of what was trained.
+            if isinstance(error, KeyboardInterrupt):
+                ignore_interrupts()
             _close(stack, written, options.page, error)
             raise
         _close(stack, written, options.page)

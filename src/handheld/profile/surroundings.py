@@ -45,7 +45,9 @@ def _links(graph: Graph) -> list[list[int]]:
 
 
 def other_devices(plan: Plan) -> list[dict[str, Any]]:
-    """The other OpenCL devices of this machine whose ceilings were measured."""
+    """The other OpenCL devices of this machine whose ceilings were measured, beside one that the plan runs on."""
+    if plan.device.partition(":")[0] != "opencl":
+        return []
     try:
         present = opencl_devices.devices()
     except HandheldError:

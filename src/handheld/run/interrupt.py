@@ -69,3 +69,9 @@ class Interrupt:
         own: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
         for number, before in self._before.items():
             signal.signal(number, before or own[number])
+
+
+def ignore_interrupts() -> None:
+    """Ignore Ctrl-C from now on: the command is ending, and a further one would only interrupt its clean-up."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
