@@ -108,3 +108,13 @@ def test_a_file_that_may_not_be_read(good, tmp_path, monkeypatch):
 
 def test_phases_are_those_of_the_graph():
     assert rows.PHASES == PHASES
+
+
+def test_an_error_of_sqlite_that_quotes_damaged_bytes(good, tmp_path):
+    """Python cannot decode the text of such an error."""
+    path = tmp_path / "one.run"
+    data = good.read_bytes()
+    at = data.index(b"CREATE TABLE note")
+    path.write_bytes(data[:at] + b"CREATE \xa0\xffBLE note" + data[at + len(b"CREATE TABLE note") :])
+    with pytest.raises(RunFileError, match="is damaged"), handheld.open_run(path) as run:
+        run.notes()

@@ -21,6 +21,8 @@ from handheld.store.rows import ChannelRow, Row, StepRow, coding, from_json
 from handheld.store.writer import APPLICATION, VERSION
 
 _HEADER = b"SQLite format 3\0"
+#: SQLite's own errors, and one whose text quotes damaged bytes.
+_BROKEN = (sqlite3.Error, UnicodeDecodeError)
 DAY_NS = 86_400 * 10**9
 MOST_NS = 1000 * DAY_NS  # Steps that last longer than this have damaged times.
 
@@ -58,7 +60,7 @@ class RunFile:
             raise RunFileError(f"{self.path} is not a run file of Handheld")
         try:
             self.db, application, version = self._open()
-        except sqlite3.Error as error:
+        except _BROKEN as error:
             raise self.damaged(error) from None
         if application != APPLICATION:
             raise RunFileError(f"{self.path} is an SQLite database, but not a run file of Handheld")
@@ -94,7 +96,7 @@ class RunFile:
     def rows(self, query: str, *args: object) -> list[tuple[Any, ...]]:
         try:
             return self.db.execute(query, args).fetchall()
-        except sqlite3.Error as error:
+        except _BROKEN as error:
             raise self.damaged(error) from None
 
     def _meta(self) -> dict[str, Any]:
