@@ -115,3 +115,15 @@ def test_a_file_of_another_kind_is_not_replaced(
             main(["export", str(made.path), "--format", name, "--out", str(mine)])
         assert f"its name is not that of a {name} file" in " ".join(capsys.readouterr().err.split())
     assert mine.read_text() == "my model"
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    (folder / "ops.csv").write_text("my table")
+    with pytest.raises(SystemExit):
+        main(["export", str(made.path), "--out", str(folder)])
+    assert "holds other csv files" in " ".join(capsys.readouterr().err.split())
+    assert (folder / "ops.csv").read_text() == "my table"
+    (folder / "ops.csv").unlink()
+    for _ in range(2):  # An earlier export is replaced.
+        with pytest.raises(SystemExit) as ended:
+            main(["export", str(made.path), "--out", str(folder)])
+        assert ended.value.code == 0

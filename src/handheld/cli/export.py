@@ -83,7 +83,10 @@ def export(
 
 
 def _check_target(path: Path, format_name: str) -> None:
-    """A file is only replaced if its name says that it has this format, so that a wrong --out costs nothing."""
+    """A file is only replaced if its name says that it has this format, and files of a folder only if they are an
+    earlier export, so that a wrong --out costs nothing."""
+    if path.is_dir() and any(path.glob(f"*.{format_name}")) and not (path / f"meta.{format_name}").exists():
+        raise HandheldError(f"{path} holds other {format_name} files. Try: --out with another folder")
     if path.is_file() and _SUFFIXES.get(path.suffix) != format_name:
         raise HandheldError(
             f"{path} exists, and its name is not that of a {format_name} file. Try: --out with another name"

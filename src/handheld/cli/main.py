@@ -41,7 +41,7 @@ from handheld.cli import (
     verify,
 )
 from handheld.errors import HandheldError
-from handheld.run.interrupt import Interrupted
+from handheld.run.interrupt import Interrupted, ignore_interrupts
 
 _DEBUG = "--debug"
 
@@ -75,7 +75,7 @@ class _Commands(TyperGroup):
 
 
 def _stopped(stop: KeyboardInterrupt, as_json: bool) -> NoReturn:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The command is ending, so a further Ctrl-C has no work to stop.
+    ignore_interrupts()
     cause = _cause(stop)
     text = str(cause) or "interrupted"
     if as_json:
