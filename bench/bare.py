@@ -15,9 +15,9 @@ import numpy as np
 import pyopencl as cl
 
 from handheld.backends.opencl.programs import build
-from handheld.backends.opencl.widen import texts_of
 from handheld.device import DeviceCaps
 from handheld.kernels.base import Buffer, Int, Launch, round_up
+from handheld.plan.widen import texts_of
 
 GROUP, VECTORS = 256, 4  # on a GPU: work-items per group, and vectors per work-item
 BLOCKS = 8  # on a CPU: work-items per compute unit

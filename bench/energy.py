@@ -45,7 +45,7 @@ from handheld.analyse.rails import Series, rails
 from handheld.analyse.run import Run
 from handheld.backends.base import describe
 from handheld.errors import HandheldError
-from handheld.profile.energy import LEAST_ROUNDS, LEAST_S, MOST_S, TICKS, measure, window
+from handheld.profile.energy import LEAST_ROUNDS, LEAST_S, MOST_S, TICKS, filled, measure
 from handheld.profile.profiler import Profiler
 from handheld.profile.run import update_s
 from handheld.profile.sampling import Sources, idle, sampled, sources
@@ -84,7 +84,7 @@ def record(entry: Entry, options: argparse.Namespace, sensors: Sources, path: Pa
         forward = {i: int(node.origin.phase == "forward") for i, node in enumerate(nodes)}
 
         def held(name: str, repeats: dict[int, int]) -> None:
-            runs, begin, end = window(session, graph, repeats, window_s)
+            runs, begin, end = filled(lambda: session.run_repeated(graph, repeats), session.finish, window_s)
             profiler.energy_window(HELD, name, [i for i, n in repeats.items() if n], 0, runs, begin, end)
 
         if everything:

@@ -11,7 +11,7 @@ import numpy as np
 import pyopencl as cl
 
 from handheld.backends.opencl.devices import find
-from handheld.measure.ceilings import OpenDevice
+from handheld.measure.open_device import OpenDevice
 
 PLANTED_S = 0.004  # seconds per run of each kernel
 

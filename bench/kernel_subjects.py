@@ -24,7 +24,6 @@ from handheld.backends.opencl.bind import OwnBuffers, bind
 from handheld.backends.opencl.devices import OpenCLDevice, find
 from handheld.backends.opencl.programs import build
 from handheld.backends.opencl.session import OpenCLSession
-from handheld.backends.opencl.widen import texts_of
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.graph import Graph
@@ -32,6 +31,7 @@ from handheld.kernels import contract
 from handheld.kernels.base import Lowered
 from handheld.measure.ceilings import Ceilings
 from handheld.plan.lowering import lower
+from handheld.plan.widen import texts_of
 
 PAUSE = 0.01  # seconds between turns
 Seconds = Callable[[int], float]  # number of runs -> seconds per run

@@ -94,15 +94,36 @@ def columns(rows: tuple[Row, ...]) -> dict[str, list[str]]:
     return {head: cells for head, cells in made.items() if any(cells)}
 
 
-def table(rows: tuple[Row, ...]) -> str:
-    made = columns(rows)
+def table(made: dict[str, list[str]]) -> str:
     texts = ("what", "device", "date", "commit", "goal", "against")
     lines = [list(made), ["---" if head in texts else "---:" for head in made], *zip(*made.values(), strict=True)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
+def wide(text: str) -> bool:
+    return any(len(line) > WIDTH for line in text.splitlines())
+
+
+def tables(rows: tuple[Row, ...]) -> list[str]:
+    """One table. If that is too wide: one per set of details, with what all its rows share in a line above."""
+    whole = table(columns(rows))
+    if not wide(whole):
+        return [whole]
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(sorted(row.details)), []).append(row)
+    parts = []
+    for group in groups.values():
+        made = columns(tuple(group))
+        shared = {name: made.pop(name)[0] for name in ("device", "date", "commit") if len(set(made[name])) == 1}
+        if shared:
+            parts.append("Measured: " + ", ".join(f"{name} {value}" for name, value in shared.items()) + ".")
+        parts.append(table(made))
+    return parts
+
+
 def section(content: ResultFile) -> str:
-    parts = [f"## {content.title}", *(wrapped(filled(content, text)) for text in content.about), table(content.rows)]
+    parts = [f"## {content.title}", *(wrapped(filled(content, text)) for text in content.about), *tables(content.rows)]
     notes = dict.fromkeys((row.notes, row.what, row.device) for row in content.rows if row.notes)
     if notes:
         parts.append("\n".join(wrapped(f"{what}, {device}: {text}", bullet=True) for text, what, device in notes))

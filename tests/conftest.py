@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+import zlib
 from pathlib import Path
 
 import pytest
 
 # Tuning records of this machine must not decide which kernels are tested.
 os.environ["HANDHELD_CACHE"] = tempfile.mkdtemp(prefix="handheld-test-")
+
+# A new cache folder knows no driver; tests of the check (tests/drivers) turn it on.
+os.environ.setdefault("HANDHELD_DRIVER_CHECK", "off")
 
 # PyTorch's idle threads sleep instead of spinning. With one process per core, spinning would take most of the time.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -37,15 +41,43 @@ REAL_TIME = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
+#: Folders and files with long tests. They begin first: at the end there are only short ones left, and no process waits
+#: for a long test of another.
+LONG = ("test_examples.py", "scripts/", "cli/", "bench/", "profile/", "suite/", "browser/", "studies/")
+
+
+#: Folders whose tests build kernels for many parameters. Of each test one in SAMPLE runs, and at least one, always the
+#: same ones; `--all-cases` runs all.
+SAMPLED, SAMPLE = ("kernels/",), 3
+
+
+def left_out(items: list[pytest.Item], where: dict[pytest.Item, str]) -> list[pytest.Item]:
+    """The items that a sample leaves out."""
+    of: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.path.relative_to(here).as_posix().startswith(REAL_TIME):
+        if where[item].startswith(SAMPLED):
+            of.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    picks = {name: sorted(same, key=lambda item: zlib.crc32(item.nodeid.encode())) for name, same in of.items()}
+    return [item for same in picks.values() for item in same[-(-len(same) // SAMPLE) :]]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    where = {item: item.path.relative_to(here).as_posix() for item in items}
+    if not config.getoption("--all-cases") and not any("::" in name for name in config.args):
+        dropped = set(left_out(items, where))
+        config.hook.pytest_deselected(items=list(dropped))
+        items[:] = [item for item in items if item not in dropped]
+    for item, path in where.items():
+        if path.startswith(REAL_TIME):
             item.add_marker(pytest.mark.flaky(reruns=2))
+    items.sort(key=lambda item: next((i for i, long in enumerate(LONG) if where[item].startswith(long)), len(LONG)))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all-cases", action="store_true", help="run every op case on OpenCL, not a sample")
+    parser.addoption(
+        "--all-cases", action="store_true", help="run every op case and kernel test on OpenCL, not a sample"
+    )
     parser.addoption(
         "--all-variants",
         action="store_true",

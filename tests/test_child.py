@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from handheld.child import Child, Ending, python_module
+from handheld.progress import reporting
 
 COMMAND = python_module("helpers.child_worker")
 
@@ -62,6 +63,16 @@ def test_a_child_that_hangs_is_late_and_does_not_outlive_close(child):
     child.close()
     assert child.ending().code == -signal.SIGKILL and not psutil.pid_exists(child.pid)
     assert child.receive(1.0) is None
+
+
+def test_a_time_limit_is_on_silence_and_stages_reach_the_parent(child):
+    child.send({"do": "echo", "what": "started"})
+    assert child.receive(30.0) == {"heard": "started"}
+    child.send({"do": "work"})  # It takes longer than the limit, and reports what it does.
+    heard: list[tuple[str, int, int]] = []
+    with reporting(lambda *stage: heard.append(stage)):
+        assert child.receive(1.0) == {"done": True}
+    assert heard == [("building", n, 8) for n in range(8)]
 
 
 def test_ctrl_c_is_left_to_the_parent(child):

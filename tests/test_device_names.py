@@ -39,7 +39,7 @@ def test_the_old_name_is_today_s_device():
     for wrong in ("torch:phone", "reference:phone"):
         with pytest.raises(DeviceError, match=r"unknown device 'reference:phone'.* reference:cpu or reference:cuda"):
             describe(wrong)
-    with pytest.raises(DeviceError, match="reference:cpu, reference:cuda and null"):
+    with pytest.raises(DeviceError, match=r"reference:cpu, reference:cuda, runner\[:name\], ssh:.*, adb.* and null"):
         describe("tensor:cpu")
     with pytest.raises(DeviceError, match=r"only handheld bench runs\. Try: reference:cuda"):
         describe("pytorch:cuda")

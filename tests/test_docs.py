@@ -61,6 +61,9 @@ def test_every_command_and_option_is_documented(script):
             shown = parameter.opts if parameter.param_type_name == "option" else [parameter.metavar]
             for option in shown:
                 assert option in text, f"{name} {option} is not in docs/commands.md"
+            if "--on" in shown:
+                help = parameter.help or ""
+                assert "adb" in help and "ssh:user@host" in help, f"{name} --on does not name targets"
         assert "Examples:" in (command.help or ""), f"{name} --help has no example"
 
 

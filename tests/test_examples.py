@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.known_ceilings import store_ceilings
+
 ROOT = Path(__file__).resolve().parent.parent
 #: What the last lines of each program must say.
 SAYS = {
@@ -47,44 +49,63 @@ def test_the_cookbook_names_every_program():
     assert set(re.findall(r"\(\.\./examples/(\w+)\.py\)", page)) == set(SAYS)
 
 
-def test_the_tutorial_as_it_is_written(tmp_path):
+#: Runs commands of Handheld one after another, as their own processes would, but starts Python and PyTorch only once.
+IN_TURN = """
+import json, sys
+from typer.testing import CliRunner
+from handheld.cli.main import app
+
+for words in json.loads(sys.argv[1]):
+    done = CliRunner().invoke(app, words, prog_name="handheld")
+    if done.exit_code:
+        sys.exit(f"{words}: {done.output}")
+    print(json.dumps(done.stdout))
+"""
+
+
+def in_turn(commands: list[list[str]], folder: Path) -> list[str]:
+    """What each command printed."""
+    printed = run([sys.executable, "-c", IN_TURN, json.dumps(commands)], folder)
+    return [json.loads(line) for line in printed.splitlines()]
+
+
+#: The same commands in less time: the largest batch is not searched as long, and a profile is shorter.
+SHORTER = {"plan": ["--seconds", "1"], "profile": ["--steps", "60"]}
+
+
+def test_the_tutorial_as_it_is_written(tmp_path, monkeypatch):
     """All of its commands, in order, and then its Python, in one folder."""
+    monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / "cache"))
+    store_ceilings()
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
-    commands = re.findall(r"^    ((?:handheld|python) .+)$", page, re.MULTILINE)
-    assert len(commands) >= 7
-    for command in commands:
-        words = [sys.executable if word == "python" else word for word in command.split()]
-        if words[0] == "handheld":
-            words[:1] = [sys.executable, "-m", "handheld"]
-        printed = run(words, tmp_path)
-        if "--export" in words:
-            assert re.search(r"test accuracy  (9\d|100)\.\d\d%  \(\d+ of 60\)", printed)
+    draw, *others = re.findall(r"^    ((?:handheld|python) .+)$", page, re.MULTILINE)
+    assert draw.startswith("python ") and len(others) >= 6
+    run([sys.executable, *draw.split()[1:]], tmp_path)
+    commands = [[*words, *SHORTER.get(words[0], [])] for words in (command.split()[1:] for command in others)]
+    asked = ["predict", "shapes.step", "--data", "photos/circle/000.png", "--top", "3", "--json"]
+    *printed, scores = in_turn([*commands, asked], tmp_path)
+    trained = next(text for words, text in zip(commands, printed, strict=True) if "--export" in words)
+    assert re.search(r"test accuracy  (9\d|100)\.\d\d%  \(\d+ of 60\)", trained)
     *_, prepare, code = re.findall(r"```python\n(.+?)```", page, re.DOTALL)
-    _check_same_scores(prepare, tmp_path)
-    (tmp_path / "tutorial.py").write_text(code, encoding="utf-8")
-    run([sys.executable, "tutorial.py"], tmp_path)
+    _check_same_scores(prepare, scores, tmp_path)
+    normal = ["train", "examples/photos.py:make", "--data", "photos", "--epochs", "1", "--normalise"]
+    normal += ["--export", "shapes.step", "--force", "--no-page"]
+    *_, scores = in_turn([normal, ["export", "shapes.step", "--out", "shapes.pt"], asked], tmp_path)
+    _check_same_scores(prepare, scores, tmp_path)
     load = (
         "import torch; from examples.photos import Net; "
         "Net().load_state_dict(torch.load('shapes.pt', weights_only=True))"
     )
-    run([sys.executable, "-c", load], tmp_path)
+    (tmp_path / "tutorial.py").write_text(f"{code}\n{load}\n", encoding="utf-8")
+    run([sys.executable, "tutorial.py"], tmp_path)
 
 
-def _check_same_scores(code: str, folder: Path) -> None:
+def _check_same_scores(code: str, scores: str, folder: Path) -> None:
     """The tutorial's preparation of a picture gives the scores of `handheld predict`, also for a normalised model."""
-    handheld = [sys.executable, "-m", "handheld"]
     assert '["handheld", "show"' in code
     code = code.replace('["handheld", "show"', f'[{sys.executable!r}, "-m", "handheld", "show"')
     (folder / "prepare.py").write_text(code, encoding="utf-8")
-    normal = ["train", "examples/photos.py:make", "--data", "photos", "--epochs", "2", "--normalise"]
-    for more in (
-        [],
-        [[*normal, "--export", "shapes.step", "--force"], ["export", "shapes.step", "--out", "shapes.pt"]],
-    ):
-        for words in more:
-            run([*handheld, *words], folder)
-        asked = ["predict", "shapes.step", "--data", "photos/circle/000.png", "--top", "3", "--json"]
-        theirs = json.loads(run([*handheld, *asked], folder))["predictions"][0]["top"]
-        ours = ast.literal_eval(run([sys.executable, "prepare.py"], folder))
-        assert ours == pytest.approx({each["class"]: each["score"] for each in theirs}, abs=1e-4)
+    theirs = json.loads(scores)["predictions"][0]["top"]
+    ours = ast.literal_eval(run([sys.executable, "prepare.py"], folder))
+    assert ours == pytest.approx({each["class"]: each["score"] for each in theirs}, abs=1e-4)

@@ -17,21 +17,25 @@ ROOT = Path(__file__).resolve().parent.parent / "src" / "handheld"
 
 #: from the bottom to the top; parts of one layer do not import each other
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "callers", "collector", "progress", "module_paths", "names", "units"),
-    ("device", "cache", "child", "live_optimizer", "updates", "files", "user_errors"),
-    ("sensors", "optimizer_state"),
+    ("errors", "callers", "collector", "files", "progress", "module_paths", "names", "units"),
+    ("adapters", "packing", "device", "cache", "child", "live_optimizer", "updates", "user_errors"),
+    ("runners",),
+    ("sensors", "optimizer_state", "targets"),
     ("graph", "store"),
     ("step", "container", "passes", "cost", "traces"),
     ("analyse",),
     ("package", "kernels", "export", "report", "data"),
     ("plan", "frontend", "serve"),
     ("backends",),
+    ("drivers",),
     ("run",),
-    ("measure", "suite"),
+    ("measure", "suite", "conformance", "partial"),
     ("forecast",),
+    ("limits",),
     ("profile", "resolve"),
+    ("placement",),
     ("bench",),
-    ("studies",),
+    ("studies", "fleet", "federated"),
     ("cli",),
     ("handheld", "__main__"),
 )
@@ -39,6 +43,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 #: parts that may import less than their layer allows
 NARROW: dict[str, set[str]] = {
     "sensors": {"errors", "child"},
+    "runners": {"errors", "cache", "files"},
+    "targets": {"errors", "units", "device", "cache", "child", "files", "runners"},
     "store": {"errors", "units", "device", "sensors"},
     "cost": {"errors", "units", "graph", "store"},
     "traces": {"errors", "units", "store"},
@@ -63,7 +69,7 @@ NARROW: dict[str, set[str]] = {
 #: convenience methods for users that call a part above: file -> module -> methods
 UPWARD: dict[str, dict[str, str]] = {
     "step.py": {
-        "handheld.run.planning": "Step.plan: step.plan(device) describes the device and makes the plan",
+        "handheld.limits.planning": "Step.plan: step.plan(device) describes the device and makes a plan that fits",
         "handheld.package": "Step.save: step.save(path) writes the step file",
     },
     "plan/plan.py": {
@@ -175,8 +181,8 @@ def test_torch_is_imported_where_it_belongs():
     wrong = []
     for path, module, line in modules(inside=False):
         where = path.relative_to(ROOT)
-        home = where.parts[0] in ("frontend", "suite") or str(where).startswith(
-            ("backends/reference", "profile/watch.py", "module_paths.py")
+        home = where.parts[0] in ("frontend", "suite", "conformance", "partial") or str(where).startswith(
+            ("backends/reference", "profile/watch.py", "module_paths.py", "federated/proximal_term.py")
         )
         if module.partition(".")[0] == "torch" and not home:
             wrong.append(f"{where}:{line}")

@@ -12,6 +12,7 @@ A first training, in two parts:
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from handheld.analyse.run import Run
     from handheld.frontend.capture import Capture
     from handheld.measure.ceilings import Ceilings
+    from handheld.partial.lora import lora, merge_lora
+    from handheld.partial.quantise import quantise
+    from handheld.partial.select import freeze, train_only
+    from handheld.partial.sparse import sparse
     from handheld.plan.plan import Plan
     from handheld.profile.profiler import Profiler
     from handheld.run.verify import Verification
@@ -41,8 +46,14 @@ __all__ = [
     "capture",
     "ceilings",
     "compare",
+    "freeze",
     "load",
+    "lora",
+    "merge_lora",
     "open_run",
+    "quantise",
+    "sparse",
+    "train_only",
     "tune",
     "verify",
     "watch",
@@ -99,13 +110,20 @@ def __dir__() -> list[str]:
     return sorted((*__all__, "__doc__", "__version__", "errors"))
 
 
+#: What is imported when it is first used: its module may import PyTorch, or much else.
+_LATER = {
+    "Capture": "handheld.frontend.capture",
+    "Profiler": "handheld.profile.profiler",
+    "freeze": "handheld.partial.select",
+    "lora": "handheld.partial.lora",
+    "merge_lora": "handheld.partial.lora",
+    "quantise": "handheld.partial.quantise",
+    "sparse": "handheld.partial.sparse",
+    "train_only": "handheld.partial.select",
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "Profiler":
-        from handheld.profile.profiler import Profiler as profiler
-
-        return profiler
-    if name == "Capture":
-        from handheld.frontend.capture import Capture as capture_class
-
-        return capture_class
-    raise AttributeError(name)
+    if name not in _LATER:
+        raise AttributeError(name)
+    return getattr(importlib.import_module(_LATER[name]), name)

@@ -6,15 +6,14 @@ it may be deleted at any time.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import secrets
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from handheld.errors import HandheldError
+from handheld.files import replace_file
 
 
 def folder() -> Path:
@@ -33,15 +32,15 @@ def slug(text: str) -> str:
 def write_json(path: Path, data: Any) -> None:
     """Write a JSON file atomically: at any time, even after a crash, `path` holds the old content or the new
     content."""
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")
+    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
+
+    def fill(file: BinaryIO) -> None:
+        file.write(text.encode())
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
+        replace_file(path, fill)
     except OSError as error:
         raise HandheldError(
             f"{path} could not be written: {error.strerror}. Try: set HANDHELD_CACHE to a folder that can be written"
         ) from error
-    finally:  # Also after Ctrl-C, no temporary file is left.
-        with contextlib.suppress(OSError):
-            temporary.unlink()

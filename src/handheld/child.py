@@ -8,7 +8,11 @@ The two sides send each other JSON objects, one per line:
 
     parent = Parent()                            # must come first in the main() of that module
     while (message := parent.receive()) is not None:
-        parent.send(answer_to(message))
+        with parent.reporting():                 # stages of this work, such as `building 3 of 12`, reach the parent
+            answer = answer_to(message)
+        parent.send(answer)
+
+A time limit of `receive` is on silence: every stage that the child reports begins it anew, and is reported here.
 
 The child has its own process group. Ctrl-C in the terminal reaches only the parent, and the child is killed together
 with everything that it has started. The child ends when its parent ends, however that happens. Its standard output
@@ -28,13 +32,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from handheld.progress import report, reporting
+
+#: How long a child may report nothing before it counts as hung. The slowest compiler seen took 50 s for one kernel, and
+#: a program has several.
+SILENCE_S = 600.0
 TICK_S = 0.25  # time between two checks whether the child is alive
 ENDING_S = 5.0  # how long to wait for the exit code after the last message
 TAIL = 300  # the most characters of the child's last line of output
 _PR_SET_PDEATHSIG = 1  # a constant of Linux
+_PROGRESS = "progress"  # the key of a message with a stage
 _REQUESTED = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # sent by someone, not caused by a fault
 
 Message = dict[str, Any]
@@ -113,20 +124,26 @@ class Child:
             self._stdin.close()
 
     def receive(self, timeout: float) -> Message | None:
-        """The next message, or None if the child has ended. Raises TimeoutError if neither happens in time.
+        """The next message, or None if the child has ended. Raises TimeoutError if the child is silent for so long.
 
-        Time in which this process itself did not run is not counted, so that a child is not late after the machine was
-        suspended."""
+        A stage that the child reports is passed to the listener of this process (progress.py), and the time begins
+        anew. Time in which this process itself did not run is not counted, so that a child is not late after the
+        machine was suspended."""
         waited = 0.0
         while waited < timeout and self._ending is None:
             begun = time.monotonic()
             dead = self._process.poll() is not None  # Checked first, because a last message may still be in the pipe.
             try:
-                return self._messages.next(0.0 if dead else min(TICK_S, timeout))
+                message = self._messages.next(0.0 if dead else min(TICK_S, timeout))
             except TimeoutError:
                 if dead:  # A process that the child had started holds the pipe open.
                     return None
-            waited += min(time.monotonic() - begun, 2 * TICK_S)
+                waited += min(time.monotonic() - begun, 2 * TICK_S)
+                continue
+            if message is None or _PROGRESS not in message:
+                return message
+            report(*message[_PROGRESS])
+            waited = 0.0
         if self._ending is not None:
             return None
         raise TimeoutError
@@ -204,6 +221,10 @@ class Parent:
     def receive(self, timeout: float | None = None) -> Message | None:
         """The next message, or None if no more will come. Raises TimeoutError if none comes in time."""
         return self._messages.next(timeout)
+
+    def reporting(self) -> AbstractContextManager[None]:
+        """Stages of the work inside are reported to the parent. Builds report them from several threads."""
+        return reporting(lambda stage, done, total: self.send({_PROGRESS: (stage, done, total)}))
 
     def send(self, message: Message) -> None:
         """Send a message. Nothing happens if the parent has ended."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TypeVar
+from typing import Any, BinaryIO, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -113,6 +113,39 @@ def _header(
     body = json.dumps({**head, **entries}, allow_nan=False, separators=(",", ":")).encode()
     need(len(body) <= MAX_HEADER, f"the graphs take {len(body)} bytes, more than the limit of {MAX_HEADER}")
     return body + b" " * (-len(body) % 8)
+
+
+class Unfilled(NamedTuple):
+    """A header for tensors whose values are not known yet. A program fills in two numbers and appends the values."""
+
+    data: bytes
+    #: Where the digits of the number (20, decimal) and of the checksum (8, hexadecimal) begin in `data`.
+    number_at: int
+    checksum_at: int
+    #: The checksum of the text up to the digits of the number. Next come these digits, a zero byte and the values.
+    checksum: int
+
+
+def header_to_fill(
+    tensors: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]], metadata: Mapping[str, str], number: str
+) -> Unfilled:
+    """A header whose metadata also has `number`, a name that sorts after all others, so that its digits come last in
+    the checksum."""
+    need(number > max(metadata), f"{number} must sort after the other names")
+    entries: dict[str, object] = {}
+    end = 0
+    for name, (dtype, shape) in tensors.items():
+        size = math.prod(shape) * dtype.itemsize
+        entries[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [end, end + size]}
+        end += size
+    head = {_METADATA: {**metadata, number: "0" * 20, _CHECKSUM: "0" * 8}}
+    body = json.dumps({**head, **entries}, allow_nan=False, separators=(",", ":")).encode()
+    need(len(body) <= MAX_HEADER, f"the names of the state take {len(body)} bytes, more than {MAX_HEADER}")
+    # Text that users chose comes before these two or after them, never between.
+    digits = f'"{number}":"{"0" * 20}","{_CHECKSUM}":"'.encode()
+    at = body.index(digits)
+    checksum = zlib.crc32(f"{number}\0".encode(), _text_checksum(metadata))
+    return Unfilled(body + b" " * (-len(body) % 8), at + len(number) + 4, at + len(digits), checksum)
 
 
 def _text_checksum(metadata: Mapping[str, str]) -> int:

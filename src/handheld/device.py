@@ -7,7 +7,9 @@ for them can be made and verified on any machine.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,16 @@ from handheld.names import suggestion
 #: files.
 ALIASES = {"torch": "reference"}
 _SHIPPED = Path(__file__).parent / "plan" / "devices"
+
+
+def backend_of(device: str) -> str:
+    """The backend of a device: the part of its name before the first colon or slash."""
+    return re.split("[:/]", device, maxsplit=1)[0]
+
+
+def takes_launches(device: str) -> bool:
+    """Whether the name is that of an OpenCL device: of this machine, or one that a runner serves."""
+    return backend_of(device) in ("opencl", "runner", "ssh", "adb")
 
 
 def canonical(device: str) -> str:
@@ -52,13 +64,22 @@ class DeviceCaps:
     fp16: bool = False
     fp64: bool = False
     vector_width: int = 4  # floats in a register
-    #: Features of the processor that its compiler does not use by default (backends/opencl/widen.py).
+    #: Features of the processor that its compiler does not use by default (plan/widen.py).
     features: str = ""
+    #: The ops that the driver computes wrongly with the usual kernels, and the way around it (plan/ways.py).
+    avoid: str = ""
 
     @property
     def takes_launches(self) -> bool:
         """Whether a plan for it is made of OpenCL launches. Other backends run the nodes themselves."""
         return self.kind in ("cpu", "gpu")
+
+    @property
+    def fingerprint(self) -> str:
+        """Stands for the device in the names of files with measurements. Two machines may have devices of one name and
+        driver (PoCL calls every AMD EPYC the same), so the number of compute units counts too."""
+        known = f"{self.name}\n{self.driver}\n{self.features}\n{self.compute_units}"
+        return hashlib.sha256(known.encode()).hexdigest()[:12]
 
     def to_json(self) -> dict[str, Any]:
         """The description as plain data."""
@@ -68,7 +89,7 @@ class DeviceCaps:
     def from_json(data: dict[str, Any]) -> DeviceCaps:
         """The inverse of `to_json`. Raises DeviceError."""
         fields = {f.name for f in dataclasses.fields(DeviceCaps)}
-        required = fields - {"images", "fp16", "fp64", "vector_width", "features"}
+        required = {f.name for f in dataclasses.fields(DeviceCaps) if f.default is dataclasses.MISSING}
         if not isinstance(data, dict) or not required <= set(data) <= fields:
             raise DeviceError(f"a device description must have the fields {sorted(fields)}")
         for field in dataclasses.fields(DeviceCaps):
@@ -95,6 +116,14 @@ class DeviceCaps:
     def names() -> list[str]:
         """The names of the descriptions that come with Handheld."""
         return sorted(path.stem for path in _SHIPPED.glob("*.json"))
+
+    @staticmethod
+    def sources() -> dict[str, dict[str, list[str]]]:
+        """For each description that comes with Handheld: its `sources`, and which values are `seen` there and which
+        are `assumed`."""
+        text = (_SHIPPED.parent / "device_sources.json").read_text(encoding="utf-8")
+        rows: dict[str, dict[str, list[str]]] = json.loads(text)
+        return rows
 
     @staticmethod
     def shipped(name: str) -> DeviceCaps:

@@ -6,10 +6,12 @@
     │   └── ValueRead           the model reads a tensor's value while it is being captured
     ├── GraphError              a graph that breaks the rules (a bug in a pass, or a bad file)
     ├── StepFileError           a step file or checkpoint that is truncated, corrupt, newer or hostile
+    ├── PlanFileError           a plan file that is truncated, damaged, newer or for another device
     ├── PlanError               no plan can be made for this graph on this device
-    │   └── OutOfMemory         needed and available bytes, the largest batch that fits
+    │   └── OutOfMemory         needed and available bytes, the smallest limit, the largest batch that fits
     ├── DeviceError             a device that is missing or failed
-    │   └── BuildError          the driver rejected a kernel: log, kernel, build options
+    │   ├── BuildError          the driver rejected a kernel: log, kernel, build options
+    │   └── TargetLost          the connection to another machine or a phone ended: which, when, what next
     ├── BatchError              a batch whose shape, type or values do not fit the plan
     ├── NonFiniteLoss           the loss became NaN or infinite: the step and, if requested, the first op
     ├── NonFiniteGradient       half precision: gradients overflow even at the smallest loss scale
@@ -18,6 +20,7 @@
     ├── SamplesError            a table of measured costs that cannot be read, or does not fit
     ├── StudyError              a study that cannot run here, or a file that is not a result of it
     ├── ResultsError            a results folder that is in use, damaged or of another version
+    ├── FleetError              a fleet file with a mistake: its line and a remedy; or none was found
     ├── DataError               a data set that cannot be read
     │   └── TooFewSamples       a data set with fewer samples than one batch
     ├── CheckpointError         a checkpoint that could not be written or does not fit the state
@@ -55,6 +58,10 @@ class StepFileError(HandheldError):
     """A step file or checkpoint that cannot be trusted or understood."""
 
 
+class PlanFileError(HandheldError):
+    """A plan file that cannot be written, trusted or understood."""
+
+
 class PlanError(HandheldError):
     """No plan can be made for this graph on this device."""
 
@@ -67,11 +74,13 @@ class OutOfMemory(PlanError):
         self.needed_bytes, self.available_bytes = needed_bytes, available_bytes
         #: The largest batch that fits, if it was looked for and one was found.
         self.largest_batch: int | None = None
+        #: The bytes of the smallest plan that was found, if values may be computed again (limits/).
+        self.smallest_bytes: int | None = None
 
     def again(self, text: str, largest_batch: int | None) -> OutOfMemory:
         """The same error with another text and with what was found about other batch sizes."""
         other = OutOfMemory(text, self.needed_bytes, self.available_bytes)
-        other.largest_batch = largest_batch
+        other.largest_batch, other.smallest_bytes = largest_batch, self.smallest_bytes
         return other
 
 
@@ -81,6 +90,21 @@ class DeviceError(HandheldError):
 
 class BuildError(DeviceError):
     """The driver rejected a kernel."""
+
+
+class TargetLost(DeviceError):
+    """The connection to the runner on a target ended while it was in use.
+
+    `crashed` is True if the target is still connected and the runner itself has ended.
+    """
+
+    def __init__(self, text: str, crashed: bool = False) -> None:
+        super().__init__(text)
+        self.crashed = crashed
+
+    def add(self, sentence: str) -> TargetLost:
+        """The same error, which also says what was kept and how to go on."""
+        return TargetLost(f"{self}. {sentence}", self.crashed)
 
 
 class BatchError(HandheldError):
@@ -118,6 +142,10 @@ class StudyError(HandheldError):
 
 class ResultsError(HandheldError):
     """A results folder that another process is writing, that is damaged, or that has another version."""
+
+
+class FleetError(HandheldError):
+    """A fleet file that is missing or has a mistake."""
 
 
 class DataError(HandheldError):

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 import handheld
@@ -31,6 +32,8 @@ Array = npt.NDArray[Any]
 
 VERSION = 1
 MAX_SLOTS = 1_000_000
+#: In the metadata of a checkpoint that a runner wrote: the number of steps.
+WROTE_STEPS = "wrote_steps"
 
 
 def save(step: Step, path: str | Path) -> Path:
@@ -87,6 +90,21 @@ def save_state(path: str | Path, arrays: Mapping[str, Array], meta: Mapping[str,
     """Write a checkpoint atomically."""
     metadata = _metadata("checkpoint", {"meta": value_to_json(dict(meta))})
     return container.write(Path(path), arrays, metadata, CheckpointError)
+
+
+def state_header(tensors: Mapping[str, tuple[str, tuple[int, ...]]], meta: Mapping[str, object]) -> container.Unfilled:
+    """The header of a checkpoint that another program fills: name -> element type and shape of each tensor."""
+    metadata = _metadata("checkpoint", {"meta": value_to_json(dict(meta))})
+    kinds = {name: (np.dtype(DTYPES[kind].numpy), shape) for name, (kind, shape) in tensors.items()}
+    return container.header_to_fill(kinds, metadata, WROTE_STEPS)
+
+
+def checkpoint_origin(step: Step) -> dict[str, object]:
+    """What prediction and export need to know of the step: its facts, and the names of the model's own state."""
+    return {
+        **{k: step.meta[k] for k in ("name", "data", "absent", "partial", "packed") if k in step.meta},
+        "model": tuple(step.model_names()),
+    }
 
 
 def load_state(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import inspect
 import sys
@@ -20,6 +21,7 @@ from handheld.callers import standing_at
 from handheld.data.load import DATA_SUFFIXES
 from handheld.errors import BatchError, CaptureError, HandheldError, StepFileError
 from handheld.names import suggestion
+from handheld.partial.options import WHOLE, PartialOptions
 from handheld.run.batch import batch_sizes, own_size
 from handheld.step import Step
 from handheld.updates import UpdateOptions
@@ -37,6 +39,7 @@ class ModelSpec(ABC):
     default_batch: int
     folder: Path | None = None  # the folder of the user's code
     update = UpdateOptions()
+    partial = WHOLE  # what of the model trains
     takes_data = True  # whether the command has --data, which messages may then advise
 
     @abstractmethod
@@ -72,8 +75,14 @@ class ModelSpec(ABC):
         return int(example[-1].ndim), str(example[-1].dtype).removeprefix("torch.")
 
 
-def open_model(what: str, size: str | None = None) -> ModelSpec:
-    """The model for a text that the user typed. Only a workload has sizes."""
+def open_model(what: str, size: str | None = None, partial: PartialOptions = WHOLE) -> ModelSpec:
+    """The model for a text that the user typed. Only a workload has sizes. `partial` says what of it trains."""
+    spec = _open_model(what, size)
+    spec.partial = partial
+    return spec
+
+
+def _open_model(what: str, size: str | None) -> ModelSpec:
     path, _, factory = what.rpartition(":")
     if size is not None and (what.endswith((".step", ".py")) or path.endswith(".py")):
         raise HandheldError(
@@ -152,10 +161,11 @@ class Suite(ModelSpec):
                 with contextlib.suppress(HandheldError):  # Not every family has the option.
                     workload = workload.with_options(**{option: classes})
         if not workload.single:
-            self.update.refuse(f"{self.name} has several updates per step, which its own code captures")
+            for options in (self.update, self.partial):
+                options.refuse(f"{self.name} has several updates per step, which its own code captures")
             return workload.step(sizes[0], seed)  # The family itself captures a step with several updates.
         examples = {n: resized(batch, n) if batch is not None else workload.batch(n, seed) for n in sizes}
-        return capture_sizes(workload.make(seed), examples, seed, self.name, self.update)
+        return capture_sizes(workload.make(seed), examples, seed, self.name, self.update, partial=self.partial)
 
 
 class Factory(ModelSpec):
@@ -188,7 +198,7 @@ class Factory(ModelSpec):
         parts = self.parts(seed)
         examples = {n: resized(batch, n) if batch is not None else self.need_example(n) for n in sizes}
         with standing_at(*self._place()):
-            return capture_sizes(parts, examples, seed, self.name, self.update, self.folder)
+            return capture_sizes(parts, examples, seed, self.name, self.update, self.folder, self.partial)
 
     def _place(self) -> tuple[str, int]:
         """The file and line of the function, for warnings about code that only Handheld calls, such as F.mse_loss."""
@@ -294,8 +304,9 @@ class StepFile(ModelSpec):
     def step(self, sizes: Sequence[int], seed: int, batch: Any = None, classes: int | None = None) -> Step:
         for size in sizes:
             self._check_size(size)
-        self.update.refuse("a step file holds its updates as they were captured. Try: train the code of the model")
-        return self.loaded
+        for refuse in (self.update.refuse, functools.partial(self.partial.refuse, but_bits=True)):
+            refuse("a step file holds its updates as they were captured. Try: train the code of the model")
+        return self.partial.finish(self.loaded)
 
     def _check_size(self, size: int) -> None:
         """Raise BatchError if the file was not captured for a batch of this size."""
@@ -316,10 +327,12 @@ def capture_sizes(
     name: str,
     update: UpdateOptions | None = None,
     folder: Path | None = None,
+    partial: PartialOptions = WHOLE,
 ) -> Step:
     """Capture the graphs train, evaluate and predict. For several batch sizes their names are `train@4` and so on."""
     try:
-        return _capture_sizes(parts, examples, seed, name, asdict(update or UpdateOptions()))
+        partial = partial.apply(*parts, [examples[max(examples)]])
+        return partial.finish(_capture_sizes(parts, examples, seed, name, asdict(update or UpdateOptions())))
     except (HandheldError, ImportError):
         raise
     except Exception as error:  # The user's forward or loss may raise anything.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,6 +13,7 @@ from handheld.callers import warn_user
 from handheld.errors import HandheldError, ValueRead
 from handheld.graph.graph import Graph, Slot
 from handheld.optimizer_state import copy_state
+from handheld.packing import Packing, from_meta, scales_of, unpacked_state, words_of
 from handheld.units import count
 
 if TYPE_CHECKING:
@@ -28,6 +30,18 @@ class Code(Protocol):
 
     def add(self, step: Step, kind: str, size: int) -> str:
         """Adds the graph of a kind (train, evaluate, predict) for another batch size to the step."""
+        ...
+
+    def add_part(self, step: Step, size: int) -> str:
+        """Adds the training graphs for a part of a batch to the step."""
+        ...
+
+    def kind_of_loss(self) -> str:
+        """How the losses of parts make the loss of a batch: "mean" or "sum"."""
+        ...
+
+    def batch_norms(self) -> int:
+        """The number of batch norms whose results depend on the other samples of a batch."""
         ...
 
 
@@ -76,19 +90,25 @@ class Step:
         tuning: bool | str | Path = True,
         precision: str = "float32",
         growth_steps: int = 2000,
+        recompute: bool = True,
+        micro_batches: int | None = 1,
     ) -> Plan:
         """Decide everything about running this step on a device, which is present or described by `caps`.
 
         - `graphs` limits the plan to some of the step's graphs.
-        - `memory_limit_bytes`: a plan that needs more raises OutOfMemory.
+        - `memory_limit_bytes`: the plan needs no more than this, or OutOfMemory names the smallest limit. To fit,
+          values of the forward pass are computed again in the backward pass (docs/limits.md), as few as possible.
+        - `recompute`: whether that is allowed, for this limit and for the memory of the device.
+        - `micro_batches=k` runs the training step in k parts of a batch whose gradients make one update. With None, the
+          plan may do so if that meets the limit sooner than computing values again, and the update stays the same.
         - `isolate` gives every tensor its own memory, for checking kernels.
         - `tuning`: whether to use measured variants where a tuning record has some, or the path of one record.
         - `precision`: "half" stores values between nodes in 16 bits and scales the loss. The scale doubles after
-          `growth_steps` steps without an overflow.
+          `growth_steps` steps without an overflow. "half-compute" also multiplies in 16 bits (needs cl_khr_fp16).
         """
-        from handheld.run.planning import plan_step
+        from handheld.limits.planning import plan_fitting
 
-        return plan_step(
+        return plan_fitting(
             self,
             device,
             caps=caps,
@@ -98,6 +118,8 @@ class Step:
             memory_limit_bytes=memory_limit_bytes,
             precision=precision,
             growth_steps=growth_steps,
+            recompute=recompute,
+            micro_batches=micro_batches,
         )
 
     def save(self, path: str | Path) -> Path:
@@ -108,22 +130,45 @@ class Step:
         return save(self, Path(path))
 
     def state(self) -> dict[str, np.ndarray]:
-        """All values by their PyTorch names. A tied value appears under each of its names."""
+        """All values by their PyTorch names, as the device holds them. A tied value appears under each of its names. A
+        weight W that `handheld.quantise` packed is W.words and W.scales; `state_dict` has it as W."""
         self._sync()
         return named_state(self.slots, self.values)
+
+    def model_state(self) -> dict[str, np.ndarray]:
+        """Like `state`, with packed weights as floats under their PyTorch names."""
+        return unpacked_state(self.state(), self.packings())
+
+    def packings(self) -> dict[str, Packing]:
+        """The weights that `handheld.quantise` packed, by the names of their former slots."""
+        return from_meta(self.meta)
 
     def model_names(self) -> dict[str, str]:
         """The names in the model's PyTorch state dict, each with its slot: parameters, and the buffers that PyTorch
         saves. A tied value has several names."""
-        transient = set(names_in(self.meta, "transient"))
-        model = [slot for slot in self.slots.values() if slot.role in ("parameter", "buffer")]
-        return {name: slot.name for slot in model for name in slot.names if name not in transient}
+        transient, packed = set(names_in(self.meta, "transient")), self.packings()
+        codes = {part for slot in packed for part in (words_of(slot), scales_of(slot))}
+        model = [s for s in self.slots.values() if s.role in ("parameter", "buffer") and s.name not in codes]
+        names = {name: slot.name for slot in model for name in slot.names if name not in transient}
+        return names | {name: slot for slot, packing in packed.items() for name in packing.names}
+
+    def parameter_count(self) -> int:
+        """The number of values in all parameters, trained or not."""
+        packed = self.packings()
+        codes = {part for slot in packed for part in (words_of(slot), scales_of(slot))}
+        own = [s for s in self.slots.values() if s.role == "parameter" and s.name not in codes]
+        return sum(math.prod(s.shape) for s in own) + sum(packing.size for packing in packed.values())
+
+    def trained_count(self) -> int:
+        """The number of values in the parameters that a graph of the step changes."""
+        written = {write.slot for graph in self.graphs.values() for write in graph.writes}
+        return sum(math.prod(s.shape) for s in self.slots.values() if s.role == "parameter" and s.name in written)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers as PyTorch tensors, for `model.load_state_dict`. Needs PyTorch."""
         import torch
 
-        state, names = self.state(), self.model_names()
+        state, names = self.model_state(), self.model_names()
         tensors = {slot: torch.from_numpy(np.array(state[name])) for name, slot in names.items()}
         return {name: tensors[slot] for name, slot in names.items()}
 
@@ -143,7 +188,7 @@ class Step:
     def copy_to(self, model: Any, optimizer: TorchOptimizer | None = None) -> None:
         """Copy the trained parameters and buffers back into the PyTorch module, or into all modules of the dictionary
         that was captured. With `optimizer`, an optimizer of torch.optim gets its learning rates and state too."""
-        state = self.state()
+        state = self.model_state()
         modules = {f"{name}.": part for name, part in model.items()} if isinstance(model, dict) else {"": model}
         own: dict[str, Any] = {}
         for prefix, part in modules.items():
@@ -172,7 +217,7 @@ class Step:
         for name, tensor in own.items():
             tensor.data.copy_(tensor.data.new_tensor(state[name]))
         if optimizer is not None:
-            slots = {name: slot.name for slot in self.slots.values() for name in slot.names}
+            slots = {name: slot.name for slot in self.slots.values() for name in slot.names} | self.model_names()
             owners = {id(tensor): slots[name] for name, tensor in own.items()}
             captured = any(known.optimizer is optimizer for known in self.optimizers.values())
             copy_state(optimizer, self._prefix(optimizer), owners, state, captured)

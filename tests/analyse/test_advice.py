@@ -88,20 +88,43 @@ def test_batch(tmp_path):
         assert item.gain.low <= item.gain.after <= item.gain.high < item.gain.before
 
 
-def test_batch_of_a_device_that_is_not_full(tmp_path):
-    """On a GPU, an op at 1% of the ceiling can take more work at hardly any time; a CPU works it off in turn."""
-    ops = [{**FULL, "flops": 10**7, "bytes": 1000}]
-    (tmp_path / "cpu").mkdir()
-    with run_of(tmp_path, ops, [10.0], kind="gpu") as gpu, run_of(tmp_path / "cpu", ops, [10.0]) as cpu:
-        assert given(gpu, "batch").gain.factor > 8 and said(cpu, "batch") is None
-
-
-def test_small_ops_of_a_gpu_grow_at_the_rate_that_they_reach(tmp_path):
-    """They take 1.5 empty launches and reach two thirds of the bandwidth: more work needs more time at that rate."""
-    ops = [{"op": "map", "flops": 100, "bytes": 10**5, "path": f"net.{i}"} for i in range(12)]
-    with run_of(tmp_path, ops, [0.015] * 12, kind="gpu") as run:
+def sized(tmp_path: Path, ops: list[dict[str, Any]], ms: list[float], groups: int | None) -> Growth:
+    """How a step on a GPU of 10 units grows whose ops have this many work-groups each."""
+    caps = {"name": "made up", "kind": "gpu", "global_mem_bytes": 1 << 30, "compute_units": 10}
+    sizes = {str(i): ("map", groups, 64 * groups) for i in range(len(ops))} if groups else None
+    tmp_path.mkdir(exist_ok=True)
+    with run_of(tmp_path, ops, ms, caps=caps, launch_sizes=sizes) as run:
         growth = Growth.of(run)
-        assert growth is not None and growth.at(16).ms > 0.9 * 16 * 12 * 0.015
+        assert growth is not None
+        return growth
+
+
+def test_an_op_of_a_gpu_grows_as_far_as_it_fills_the_device(tmp_path):
+    """However far below the ceilings it is: 1% of the peak, in a kernel with enough work-groups, is all it reaches."""
+    ops = [{**FULL, "flops": 10**7, "bytes": 1000}]
+    few, many, unknown = (sized(tmp_path / str(n), ops, [10.0], n) for n in (1, 5000, None))
+    assert few.at(4).ms == pytest.approx(10 * (4 + 10) / (1 + 10), rel=0.02)
+    assert many.at(4).ms == pytest.approx(10 * 4, rel=0.02) and many.larger(None) is None
+    assert unknown.at(4).ms == pytest.approx(10 * 4, rel=0.02), "it is taken to fill the device"
+    grown = few.at(4)
+    assert grown.low_ms < grown.ms < grown.high_ms
+
+
+def test_the_start_of_an_op_does_not_grow(tmp_path):
+    """An empty launch takes 10 us."""
+    growth = sized(tmp_path, TINY, [0.015] * 12, 5000)
+    assert growth.at(16).ms == pytest.approx(12 * (0.010 + 16 * 0.005), rel=0.02)
+
+
+def test_the_host_of_a_gpu_works_meanwhile(tmp_path):
+    """The device waits for half of the step; with more work it waits less, or as long in the worst case."""
+    caps = {"name": "made up", "kind": "gpu", "compute_units": 10}
+    with run_of(tmp_path, [{**FULL, "bytes": 1000}], [4.0], outside=4.0, caps=caps) as run:
+        growth = Growth.of(run)
+        assert growth is not None and growth.idle_ms == pytest.approx(4.0, rel=0.1)
+        assert growth.at(2).ms == pytest.approx(8.0, rel=0.05) == growth.step_ms
+        grown = growth.at(4)
+        assert grown.ms == pytest.approx(16.0, rel=0.02) and grown.high_ms == pytest.approx(20.0, rel=0.05)
 
 
 def test_uploads_grow_with_the_batch(tmp_path):

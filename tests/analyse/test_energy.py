@@ -162,6 +162,14 @@ def test_memory_is_a_rail_of_its_own(made):
         assert memory.joules == pytest.approx(0.25 * whole.joules, rel=0.03)
 
 
+def test_the_energy_left_in_a_battery_is_no_rail(made):
+    made.steps(300)
+    battery = [Channel("BAT0 power", "power", covers=("system",)), Channel("BAT0 energy left", "energy")]
+    made.source("battery", battery, 20, lambda t: [12.0, 180_000.0 - 12.0 * t])
+    with made.open() as run:
+        assert [row.rail for row in run.energy()] == ["battery/BAT0 power"]
+
+
 def test_energy_of_the_run_with_idle_apart(made):
     made.steps(300)
     energy = rising(lambda t: 50.0 if t > 0 else IDLE_W, step=0.001)

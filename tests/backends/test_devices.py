@@ -5,36 +5,55 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from handheld.backends import vectors
 from handheld.backends.base import describe
-from handheld.backends.opencl import devices as opencl_devices
+from handheld.device import DeviceCaps
+from handheld.kernels.base import Launch
+from handheld.runners.find import find as find_runner
+from handheld.runners.platforms import this_machine
 
-CPU = SimpleNamespace(
-    name="some CPU", native_vector_width_float=16, driver_version="1", platform=SimpleNamespace(version="OpenCL 3.0")
-)
+CPU = DeviceCaps("some CPU", "somebody", "cpu", "", 2, 64, 0, 1 << 30, 1 << 30, 64, True, vector_width=16)
+IDENTITY = ("some CPU", "OpenCL 3.0", "1")
+
+
+class Told:
+    """A device that compiles for `width` and whose processor has all features, or none of them."""
+
+    def __init__(self, width: int, works: bool = False, has: bool = True) -> None:
+        self.width, self.works, self.has = width, works, has
+        self.asked = 0
+
+    def run(self, launch: Launch, features: str, x: np.ndarray) -> np.ndarray | None:
+        if launch is vectors.WIDTH:
+            self.asked += 1
+            return np.full(4, self.width, np.float32)
+        assert features == vectors.FEATURES
+        return 2 * x.sum() * np.arange(1, 5, dtype=np.float32) if self.works else None
+
+    def processor(self) -> str:
+        return f"flags : fpu {vectors.FEATURES.replace(',', ' ')}" if self.has else "flags : fpu"
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path))
-    monkeypatch.setattr(opencl_devices, "_vectors", {})
-    monkeypatch.setattr(opencl_devices, "_works", lambda device, features: False)
-    monkeypatch.setattr(opencl_devices, "_processor_has", lambda features: True)
+    monkeypatch.setattr(vectors, "_known", {})
     return tmp_path / "devices"
 
 
 @pytest.mark.parametrize(("compiled", "width"), [(8, 8), (16, 16), (0, 16), (32, 16)])
-def test_a_driver_that_compiles_for_less_than_it_says(folder, monkeypatch, compiled, width):
-    asked = []
-    monkeypatch.setattr(opencl_devices, "_compiled_width", lambda d: asked.append(d) or compiled)
-    assert [opencl_devices._vectors_of(CPU, "cpu") for _ in range(3)] == [(width, "")] * 3
-    assert len(asked) == 1, "it is known from then on"
+def test_a_driver_that_compiles_for_less_than_it_says(folder, compiled, width):
+    probe = Told(compiled)
+    assert [vectors.vectors_of(CPU, IDENTITY, probe) for _ in range(3)] == [(width, "")] * 3
+    assert probe.asked == 1, "it is known from then on"
     (file,) = folder.iterdir()
-    opencl_devices._vectors.clear()  # As in another process.
-    assert opencl_devices._vectors_of(CPU, "cpu") == (width, "") and len(asked) == 1
+    vectors._known.clear()  # As in another process.
+    assert vectors.vectors_of(CPU, IDENTITY, probe) == (width, "") and probe.asked == 1
     damaged = [
         "not JSON",
         '{"vector_width": 8}',
@@ -46,58 +65,60 @@ def test_a_driver_that_compiles_for_less_than_it_says(folder, monkeypatch, compi
     ]
     for text in damaged:
         file.write_text(text)
-        opencl_devices._vectors.clear()
-        assert opencl_devices._vectors_of(CPU, "cpu") == (width, "")
-    assert len(asked) == 1 + len(damaged)
+        vectors._known.clear()
+        assert vectors.vectors_of(CPU, IDENTITY, probe) == (width, "")
+    assert probe.asked == 1 + len(damaged)
     assert json.loads(file.read_text()) == {"vector_width": width, "features": ""}
-    newer = SimpleNamespace(**{**vars(CPU), "driver_version": "2"})
-    assert opencl_devices._vectors_of(newer, "cpu") == (width, "")
-    assert len(asked) == 2 + len(damaged)
+    assert vectors.vectors_of(CPU, (*IDENTITY[:2], "2"), probe) == (width, "")
+    assert probe.asked == 2 + len(damaged)
 
 
 @pytest.mark.parametrize("compiled", [8, 16])
-def test_it_is_asked_for_the_vectors_that_it_says_if_that_works(folder, monkeypatch, compiled):
-    monkeypatch.setattr(opencl_devices, "_compiled_width", lambda device: compiled)
-    monkeypatch.setattr(opencl_devices, "_works", lambda device, features: "avx512f" in features)
-    width, features = opencl_devices._vectors_of(CPU, "cpu")
+def test_it_is_asked_for_the_vectors_that_it_says_if_that_works(folder, compiled):
+    probe = Told(compiled, works=True)
+    width, features = vectors.vectors_of(CPU, IDENTITY, probe)
     assert width == 16
     assert bool(features) == (compiled == 8), "nothing to ask for"
-    opencl_devices._vectors.clear()
-    assert opencl_devices._vectors_of(CPU, "cpu") == (16, features), "kept"
+    vectors._known.clear()
+    assert vectors.vectors_of(CPU, IDENTITY, probe) == (16, features), "kept"
     # Written by another machine that uses the same folder.
-    opencl_devices._vectors.clear()
-    monkeypatch.setattr(opencl_devices, "_processor_has", lambda features: False)
-    assert opencl_devices._vectors_of(CPU, "cpu") == (compiled, "")
+    vectors._known.clear()
+    assert vectors.vectors_of(CPU, IDENTITY, Told(compiled, works=True, has=False)) == (compiled, "")
+
+
+def test_two_machines_with_one_name_have_their_own_vectors(folder):
+    assert vectors.vectors_of(CPU, IDENTITY, Told(8, works=True)) == (16, vectors.FEATURES)
+    assert vectors.vectors_of(CPU, IDENTITY, Told(8, works=True, has=False)) == (8, "")
 
 
 def test_without_a_cache_it_is_asked_once_a_process(folder, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / "file"))  # This is not a folder.
-    asked = []
-    monkeypatch.setattr(opencl_devices, "_compiled_width", lambda d: asked.append(d) or 8)
-    assert [opencl_devices._vectors_of(CPU, "cpu") for _ in range(3)] == [(8, "")] * 3
-    assert len(asked) == 1
+    probe = Told(8)
+    assert [vectors.vectors_of(CPU, IDENTITY, probe) for _ in range(3)] == [(8, "")] * 3
+    assert probe.asked == 1
 
 
-def test_gpus_and_narrow_cpus_are_not_tested_for_vectors(folder, monkeypatch):
-    monkeypatch.setattr(opencl_devices, "_compiled_width", lambda device: pytest.fail("asked"))
-    small = SimpleNamespace(**{**vars(CPU), "native_vector_width_float": 8})
-    assert opencl_devices._vectors_of(small, "cpu") == (8, "")
-    assert opencl_devices._vectors_of(CPU, "gpu") == (16, "")
-    assert not folder.exists()
+def test_gpus_and_narrow_cpus_are_not_tested_for_vectors(folder):
+    probe = Told(4)
+    assert vectors.vectors_of(replace(CPU, vector_width=8), IDENTITY, probe) == (8, "")
+    assert vectors.vectors_of(replace(CPU, kind="gpu"), IDENTITY, probe) == (16, "")
+    assert not folder.exists() and not probe.asked
 
 
-def test_the_device_here(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["opencl", "runner"])
+def test_the_device_here(name, tmp_path, monkeypatch):
+    """Asked without a cache, so that both backends really run the small programs."""
+    before = describe("opencl")
+    monkeypatch.setenv("HANDHELD_RUNNER", str(find_runner(this_machine())))
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path))
-    monkeypatch.setattr(opencl_devices, "_vectors", {})
-    device = opencl_devices.find("opencl").device
-    compiled = opencl_devices._compiled_width(device)
-    assert compiled in (0, 4, 8, 16)
-    caps = describe("opencl")
-    if caps.kind == "cpu" and compiled:
-        assert caps.vector_width <= max(compiled, 8) or caps.features
-    assert not opencl_devices._processor_has("avx9000")
-    assert not caps.features or opencl_devices._processor_has(caps.features)
+    monkeypatch.setattr(vectors, "_known", {})
+    caps = describe(name)
+    assert replace(caps, global_mem_bytes=0) == replace(before, global_mem_bytes=0)
+    if caps.kind == "cpu" and before.vector_width >= 16:
+        assert json.loads(next((tmp_path / "devices").iterdir()).read_text())["features"] == before.features
+    assert not vectors.has_features(vectors.cpuinfo(), "avx9000")
+    assert not caps.features or vectors.has_features(vectors.cpuinfo(), caps.features)
 
 
 def test_users_do_not_see_what_compilers_print_after_success() -> None:

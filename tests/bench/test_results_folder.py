@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 
 import pytest
 
@@ -13,8 +14,15 @@ from handheld.bench.folder import Results, Writer
 from handheld.bench.heat import Heat
 from handheld.bench.matrix import Case, Matrix, expand, ordered
 from handheld.errors import HandheldError, ResultsError
+from handheld.runners.find import find as find_runner
+from handheld.runners.find import platform_of
 from handheld.sensors import Where
+from handheld.targets import find
 from helpers.bench_rows import CAPS, folder, info, row
+from helpers.phones import phones
+from helpers.sensor_trees import put
+
+__all__ = ["phones"]
 
 
 def test_the_matrix_is_all_of_it_and_names_what_is_not_known():
@@ -194,6 +202,28 @@ def test_the_report_card():
     assert mlp["least_joules"]["device"] == "reference:cpu"
     assert [one["status"] for one in mlp["not_trained"]] == ["does not fit"]
     assert not vgg["trains"] and vgg["reason"] == "SIGSEGV"
+
+
+def test_cooling_waits_for_the_machine_of_a_target(phones, monkeypatch):
+    phone = phones()
+    monkeypatch.setenv(
+        "HANDHELD_RUNNER", str(phone.furnish(find_runner(platform_of(platform.system(), platform.machine()))))
+    )
+    monkeypatch.setattr(find, "_opened", {})
+    zone = "sys/class/thermal/thermal_zone0/temp"
+    heat, said = Heat(devices=["opencl", "adb"], base={"adb adreno/gpu temperature": 40.0}), []
+    assert heat.base["adb adreno/gpu temperature"] == 40.0 and heat.base["adb thermal/gpu"] == 40.0
+    put(phone.folder / "root", zone, "55000")
+
+    def tell(stage):
+        said.append(stage)
+        put(phone.folder / "root", zone, "42000")
+
+    facts = heat.cool(tell, "adb/0")
+    assert said == ["cooling, +15 °C"] and (facts["celsius"], facts["warmer_by"]) == (42.0, 2.0)
+    phone.set("")  # Without an answer there is a pause, and the run says what is wrong.
+    heat.close()
+    assert heat.above("adb") is None
 
 
 def test_cooling_waits_for_the_sensors(tmp_path, monkeypatch):

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from cases import CASES
-from cases.check import Held, captured, differences, limit_of, reference, run, run_plan
-from cases.variants import in_shard
 from handheld.backends.base import describe
+from handheld.conformance.cases import CASES
+from handheld.conformance.check import Held, captured, differences, limit_of, reference, run, run_plan
+from handheld.conformance.variants import in_shard
 from handheld.passes import half
 from handheld.run.verify import verify_plan
 

@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "oclgrind"
 @pytest.mark.skipif(shutil.which("oclgrind") is None, reason="Oclgrind is not installed")
 def test_a_sample_is_clean() -> None:
     done = subprocess.run(
-        [str(SCRIPT), "--sample", "10", "--seed", "1", "--variants", "1"],
+        [str(SCRIPT), "--sample", "5", "--seed", "1", "--variants", "1"],
         capture_output=True,
         text=True,
         timeout=600,

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from cases import CASES
-from cases.variants import DESCRIPTIONS, Variants, described, in_shard
 from handheld.backends.base import describe
+from handheld.conformance.cases import CASES
+from handheld.conformance.variants import DESCRIPTIONS, Variants, described, in_shard
 from handheld.device import DeviceCaps
 
-SAMPLE = 3  # cases per description, one turn each; building kernels takes most of the time
+SAMPLE = 1  # cases per description, one turn each; building kernels takes most of the time
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -12,16 +12,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import random
-import re
 import sys
 
 import numpy as np
 
-from cases import CASES
-from cases.check import Held, captured, differences, reference, run_plan
-from cases.variants import DESCRIPTIONS, Variants, described, in_shard
 from handheld.backends.base import describe
-from handheld.backends.opencl import programs
+from handheld.conformance.cases import CASES
+from handheld.conformance.check import Held, captured, differences, reference, run_plan
+from handheld.conformance.variants import DESCRIPTIONS, Variants, described, in_shard
 from handheld.passes import half
 
 #: cases with more work than this take too long in a simulator that runs one instruction at a time
@@ -50,16 +48,6 @@ def work(step) -> int:
     return total
 
 
-def without_vectors() -> None:
-    """Turns off the vectorisation of loops, because Oclgrind computes clang's masked vector loads wrongly."""
-    build = programs.build
-
-    def build_plainly(context, text):
-        return build(context, re.sub(r"loop vectorize\(assume_safety\)[^\n\"]*", "loop vectorize(disable)", text))
-
-    programs.build = build_plainly
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--sample", type=int, default=0)
@@ -81,7 +69,6 @@ def main() -> None:
     names = [n for n in CASES if options.only in n and in_shard(n, options.shard)]
     if options.sample:
         names = chance.sample(names, min(options.sample, len(names)))
-    without_vectors()
     caps = describe("opencl:oclgrind")
     ran = skipped = wrong = tried = 0
     for name in names:
@@ -96,7 +83,7 @@ def main() -> None:
             plan = step.plan(
                 "opencl:oclgrind", caps=dataclasses.replace(caps, kind=kind), isolate=True, precision=precision
             )
-            for found in differences(run_plan(plan, held, build_threads=1), want, limit):
+            for found in differences(run_plan(plan, held), want, limit):
                 wrong += 1
                 print(f"WRONG {name} ({kind}): {found}")
         for kind in DESCRIPTIONS if options.variants else ():

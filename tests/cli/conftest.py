@@ -10,7 +10,15 @@ from typer.testing import CliRunner
 
 from handheld.cli import output
 from handheld.cli.main import app
+from handheld.profile import run as profile_run
+from handheld.profile import sampling
 from helpers.commands import BLOCK_TORCH, FACTORY
+
+
+@pytest.fixture(autouse=True)
+def short_idle(monkeypatch):
+    """Commands that run in this process do not wait a second to measure the idle power."""
+    monkeypatch.setattr(profile_run, "idle", lambda writer, seconds: sampling.idle(writer, min(seconds, 0.05)))
 
 
 @pytest.fixture(scope="module")

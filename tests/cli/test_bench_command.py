@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import handheld
-from handheld.bench import Settings
+from handheld.bench import Results, Settings
 from handheld.cli import bench, bench_tables, output
 from handheld.cli.main import app
 from helpers.bench_rows import CAPS, folder, row
@@ -88,7 +89,7 @@ def test_what_makes_no_sense(run, tmp_path, words, text):
 
 
 def test_sizes_of_memory():
-    from handheld.cli.bench import nbytes
+    from handheld.cli.options import nbytes
 
     assert [nbytes(text, "--limit-memory") for text in ("512MiB", "2g", "1.5GB", "1000", "64 k", None)] == [
         2**29,
@@ -178,6 +179,18 @@ def test_rows_that_did_not_train(capsys, monkeypatch):
         "2.5 mJ",
         "2.5 µJ",
     ]
+
+
+def test_a_lost_device_is_no_result(capsys):
+    rows = [row(), row(status="failed", error="TargetLost"), row(status="device lost"), row(status="failed")]
+    for n, each in enumerate(rows):
+        each["key"] = str(n)
+    bench.note_lost(Results(Path(), {}, rows, []))
+    assert capsys.readouterr().err == (
+        "note: 2 runs have no result, because the device was lost. Try: the same command with --retry\n"
+    )
+    bench.note_lost(Results(Path(), {}, [rows[0], rows[3]], []))
+    assert not capsys.readouterr().err
 
 
 def test_each_other_device_has_its_own_ratio() -> None:

@@ -155,6 +155,6 @@ def test_no_opencl_device(run, monkeypatch):
 
 
 def test_battery_that_is_not_there(run, monkeypatch):
-    monkeypatch.setattr("handheld.run.guards.battery", lambda: None)
+    monkeypatch.setattr("psutil.sensors_battery", lambda: None, raising=False)
     result = run("train", "mine.py:make", "--data", "data.npz", "--battery-floor", "20")
     fails(result, "reports no battery")

@@ -11,9 +11,11 @@ import handheld
 from handheld.backends.opencl import devices as opencl_devices
 from handheld.cli import energy_model, probe
 from handheld.cost.energy import EnergyModel
+from handheld.drivers import check as checking
 from handheld.errors import DeviceError
 from handheld.plan.work import flops
 from handheld.profile.calibrate import Progress, calibrate, calibration_ops
+from handheld.profile.machine import ThisMachine
 from handheld.profile.sampling import sources
 from helpers.meters import Meter
 
@@ -68,9 +70,19 @@ def test_the_probe_notices_a_wrong_result():
     assert "unknown device" in probe.run("toaster")
 
 
+def test_the_probe_does_not_wait_for_the_check_of_the_driver(monkeypatch):
+    def check(*_: object) -> None:
+        raise AssertionError("the driver was checked")
+
+    monkeypatch.setattr(checking, "check", check)
+    monkeypatch.setattr(checking, "known", lambda caps: None)
+    monkeypatch.setenv(checking.VARIABLE, "on")
+    assert probe.run("opencl") == ""
+
+
 def test_doctor_energy_needs_a_power_sensor(run, monkeypatch):
     """Nothing is measured, and the error says what to do."""
-    monkeypatch.setattr(energy_model, "sources", lambda: sources(sensors=False))
+    monkeypatch.setattr(ThisMachine, "sources", lambda self, sensors: sources(sensors=False))
     result = run("doctor", "--energy")
     assert result.exit_code == 1 and "no power sensor" in result.stderr and "Try: handheld doctor" in result.stderr
 
@@ -78,7 +90,7 @@ def test_doctor_energy_needs_a_power_sensor(run, monkeypatch):
 def test_doctor_measures_and_shows_the_energy_model(run, one_device, monkeypatch, tmp_path):
     """The real calibration with few ops and a meter; the result is stored and shown, also as JSON."""
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path))
-    monkeypatch.setattr(energy_model, "need_power", lambda: None)
+    monkeypatch.setattr("handheld.cli.doctor.need_power", lambda on: None)
     monkeypatch.setattr(probe, "run_in_child", lambda device: "")
     ops = [g for g in calibration_ops() if 1e6 < flops(g.nodes[0], g) < 5e7][:5]
     few = partial(calibrate, ops=ops, sensors=(Meter,), seconds=0.3)

@@ -166,13 +166,14 @@ def test_show_and_export_of_a_folder(run, work):
 
 
 def test_show_of_a_killed_run_says_so(run, work):
+    assert run("package", "m1", "--out", "m1.step").exit_code == 0
     child = subprocess.Popen(
         [
             sys.executable,
             "-m",
             "handheld",
             "profile",
-            "m1",
+            "m1.step",
             "--steps",
             "1000000",
             "--out",
@@ -185,7 +186,7 @@ def test_show_of_a_killed_run_says_so(run, work):
     )
     try:
         for _ in range(600):
-            time.sleep(0.2)
+            time.sleep(0.1)
             if (work / "killed.run").exists() and json.loads(run("show", "killed.run", "--json").stdout)["steps"]:
                 break
         assert "killed" not in run("show", "killed.run").stdout.replace("killed.run", ""), "it still runs"

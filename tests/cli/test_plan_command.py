@@ -113,7 +113,7 @@ def test_devices(run, work):
     fails(run(*plain, "worse.json"), "worse.json is no JSON file", "Try: ")
     fails(run(*plain, "gone.json"), "gone.json cannot be read")
     fails(run(*plain, "toaster"), "there is no device 'toaster'", "Try: ", "adreno-740")
-    fails(run("plan", "m1", "--memory", "lots"), "--memory 'lots' must be a size", "2GiB")
+    fails(run("plan", "m1", "--memory", "lots"), "--memory-limit 'lots' must be a size", "2GiB")
     fails(run("plan", "m1", "--graphs", "fly", *ADRENO), "--graphs fly", "train, evaluate, predict")
 
 
@@ -121,7 +121,35 @@ def test_devices(run, work):
 def test_commands_name_the_largest_batch(run, monkeypatch, command):
     from handheld.run import planning
 
-    tiny = DeviceCaps.from_json({**planning.describe("opencl").to_json(), "global_mem_bytes": 30 << 10})
-    monkeypatch.setattr(planning, "describe", lambda device: tiny)
+    kib = 4 if command == "train" else 30  # `train` also takes micro-batches, so it is given less.
+    tiny = DeviceCaps.from_json({**planning.described("opencl").to_json(), "global_mem_bytes": kib << 10})
+    monkeypatch.setattr(planning, "described", lambda device: tiny)
     data = ("--data", "data.npz") if command == "train" else ()
-    fails(run(command, "mine.py:with_batch", "--batch", "256", *data), "largest batch that fits is", "Try: a batch of")
+    says = {
+        "train": ("smallest limit", "No number of micro-batches fits", "Try: "),
+        "profile": ("smallest limit", "Try: a batch of"),
+        "verify": ("largest batch that fits is", "Try: a batch of"),
+    }
+    fails(run(command, "mine.py:with_batch", "--batch", "256", *data), *says[command])
+
+
+def test_a_plan_file_is_written_and_read_back(run, tmp_path):
+    path = tmp_path / "mine.plan"
+    result = run("plan", "mine.py:with_batch", "--on", "adreno-740", "--seconds", "0", "--out", str(path))
+    assert result.exit_code == 0, result.output
+    assert "with all values" in " ".join(result.stdout.split())
+    shown = planned(run("plan", str(path), "--json"))
+    assert shown["device"] == DeviceCaps.shipped("adreno-740").name and shown["values"] == shown["slots"] > 0
+    assert "for QUALCOMM" in run("plan", str(path), "--on", "adreno-740").stdout
+
+
+def test_plan_files_that_cannot_be_written_or_read(run, tmp_path):
+    path = tmp_path / "mine.plan"
+    fails(run("plan", "mine.py:with_batch", "--batch", "1,2", "--out", str(path)), "one batch size")
+    fails(run("plan", "mine.py:with_batch", "--out", "mine.txt"), "ends in .plan")
+    fails(run("plan", "mine.py:with_batch", "--out", "no/mine.plan"), "no folder")
+    fails(run("plan", "mine.py:with_batch", "--on", "null", "--seconds", "0", "--out", str(path)), "no launches")
+    assert run("plan", "mine.py:with_batch", *ADRENO, "--seconds", "0", "--out", str(path)).exit_code == 0
+    fails(run("plan", str(path), "--on", "mali-g78"), "is a plan for QUALCOMM")
+    path.write_bytes(path.read_bytes()[:-1])
+    fails(run("plan", str(path)), "is cut off")

@@ -11,8 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import handheld
+from handheld.cli.main import app
 from handheld.package import load_state
 
 # ── real processes ────────────────────────────────────────────────────────────────────────────
@@ -30,11 +32,23 @@ def process(work: Path, *words: str, torch: bool = True) -> subprocess.Popen[str
     )
 
 
+@pytest.fixture(scope="module")
+def packed(work) -> str:
+    """A step file. A process that trains it need not import PyTorch and capture the model."""
+    out = work / "small.step"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(work)
+        result = CliRunner().invoke(app, ["package", "mine.py:with_batch", "--out", out.name], prog_name="handheld")
+    assert result.exit_code == 0, result.output
+    return out.name
+
+
 @pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
-def test_a_signal_in_the_middle_of_training(work, number, word):
+def test_a_signal_in_the_middle_of_training(work, packed, number, word):
     kept = work / f"{word}.checkpoint"
+    what = "mine.py:make" if number == signal.SIGINT else packed
     child = process(
-        work, "train", "mine.py:make", "--data", "data.npz", "--epochs", "100000", "--checkpoint", kept.name, "--json"
+        work, "train", what, "--data", "data.npz", "--epochs", "100000", "--checkpoint", kept.name, "--json"
     )
     until = time.monotonic() + 60
     while not kept.exists() and time.monotonic() < until:
@@ -73,8 +87,8 @@ def test_ctrl_c_while_python_still_imports(work):
     assert (done.returncode, done.stderr) == (130, "stopped: interrupted\n")
 
 
-def test_ctrl_c_again_and_again(work):
-    child = process(work, "train", "mine.py:make", "--data", "data.npz", "--epochs", "100000")
+def test_ctrl_c_again_and_again(work, packed):
+    child = process(work, "train", packed, "--data", "data.npz", "--epochs", "100000")
     assert child.stdout is not None
     while not child.stdout.readline().lstrip().startswith("2 "):
         assert child.poll() is None
@@ -87,10 +101,8 @@ def test_ctrl_c_again_and_again(work):
     assert "Nothing was saved. Try: --checkpoint FILE next time" in err
 
 
-def test_without_torch_a_step_file_trains(work):
-    made = process(work, "package", "mine.py:with_batch", "--out", "small.step")
-    assert made.wait(60) == 0, made.communicate()
-    child = process(work, "train", "small.step", "--data", "data.npz", "--epochs", "2", "--json", torch=False)
+def test_without_torch_a_step_file_trains(work, packed):
+    child = process(work, "train", packed, "--data", "data.npz", "--epochs", "2", "--json", torch=False)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 0, err
     assert json.loads(out)["test"]["accuracy"] > 0.8

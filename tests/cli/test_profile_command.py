@@ -63,6 +63,17 @@ def run(tmp_path, monkeypatch):
     return call
 
 
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory) -> str:
+    """The step file of the factory. A process that profiles it need not import PyTorch and capture the model."""
+    folder = tmp_path_factory.mktemp("packed")
+    (folder / "mine.py").write_text(FACTORY)
+    path = folder / "mine.step"
+    result = CliRunner().invoke(app, ["package", f"{folder / 'mine.py'}:make", "--out", str(path)])
+    assert result.exit_code == 0, result.output
+    return str(path)
+
+
 def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(clean_path()), **more}
 
@@ -103,12 +114,12 @@ def test_the_output(run):
     assert Path("mine_make-2.run").exists(), "no run is written over"
 
 
-def test_a_busy_machine_is_a_warning_above_the_tables(run, tmp_path):
+def test_a_busy_machine_is_a_warning_above_the_tables(run, tmp_path, packed):
     """The busy processes are no children of the command, so they count as others."""
     processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
     try:
         done = subprocess.run(
-            command("mine.py:make", "--steps", "60", "--out", "busy.run"),
+            command(packed, "--steps", "60", "--out", "busy.run", "--no-report"),
             capture_output=True,
             text=True,
             cwd=tmp_path,
@@ -214,14 +225,14 @@ def test_energy_without_a_sensor_is_an_error_before_anything_runs(run, monkeypat
 
 
 def test_an_estimate_says_that_it_is_one(run):
-    words = ("mine.py:make", "--steps", "30", "--estimate-energy", "--watts-busy", "5", "--watts-idle", "1")
+    words = ("mine.py:make", "--steps", "20", "--estimate-energy", "--watts-busy", "5", "--watts-idle", "1")
     result = run(*words)
     assert "estimate, not measured" in result.stdout.replace("\n               ", "")
     assert "energy of ops (an estimate)" in result.stdout and "estimate mJ" in result.stdout
     found = json.loads(run(*words, "--json").stdout)
     assert [row["estimate"] for row in found["energy"]][-1] is True
     assert all(row["method"] == "estimate" for row in found["op_energy"])
-    plain = run("mine.py:make", "--steps", "30").stdout
+    plain = run("mine.py:make", "--steps", "20").stdout
     assert "estimate" not in plain
 
 
@@ -272,30 +283,22 @@ def test_a_workload_of_two_updates(run):
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
-def test_a_step_file_without_pytorch(run, tmp_path):
-    runner = CliRunner()
-    packed = runner.invoke(app, ["package", "mine.py:make", "--out", "mine.step"])
-    assert packed.exit_code == 0, packed.output
+def test_a_step_file_without_pytorch(run, tmp_path, packed):
     (tmp_path / "block").mkdir()
     (tmp_path / "block" / "sitecustomize.py").write_text(BLOCK_TORCH)
     env = environment()
     env["PYTHONPATH"] = f"{tmp_path / 'block'}{os.pathsep}{env['PYTHONPATH']}"
     done = subprocess.run(
-        command("mine.step", "--steps", "20", "--json"),
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
+        command(packed, "--steps", "20", "--json"), cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["steps"] == 20 and found["parts"]["backward"] > 0
 
 
-def test_ctrl_c(run, tmp_path):
+def test_ctrl_c(run, tmp_path, packed):
     process = subprocess.Popen(
-        command("mine.py:make", "--steps", "100000000", "--out", "one.run"),
+        command(packed, "--steps", "100000000", "--out", "one.run"),
         cwd=tmp_path,
         env=environment(),
         stderr=subprocess.PIPE,
@@ -324,7 +327,7 @@ def test_ctrl_c(run, tmp_path):
         assert "sampler" in found.meta
 
 
-def test_a_disk_that_fills(run, tmp_path):
+def test_a_disk_that_fills(run, tmp_path, packed):
     """A limit on the size of files acts as a full disk."""
     code = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
@@ -333,11 +336,9 @@ def test_a_disk_that_fills(run, tmp_path):
     )
     done = subprocess.run(
         [
-            sys.executable,
-            "-c",
-            code,
+            *(sys.executable, "-c", code),
             "profile",
-            "mine.py:make",
+            packed,
             "--on",
             "reference:cpu",
             "--steps",
@@ -359,12 +360,12 @@ def test_a_disk_that_fills(run, tmp_path):
         assert found.summary()["steps"] == len(found.steps())
 
 
-def test_live_in_a_terminal(run, tmp_path):
+def test_live_in_a_terminal(run, tmp_path, packed):
     """On a real terminal of 80 columns, progress is drawn while steps run and removed at the end."""
     main, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
     process = subprocess.Popen(
-        command("mine.py:make", "--steps", "20000", "--live"),
+        command(packed, "--steps", "4000", "--live"),
         cwd=tmp_path,
         stdout=end,
         stderr=end,
@@ -385,7 +386,7 @@ def test_live_in_a_terminal(run, tmp_path):
     os.close(main)
     assert process.wait(60) == 0, shown[-2000:]
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
-    assert "of 20000 steps" in text, text[:2000]
+    assert "of 4000 steps" in text, text[:2000]
     assert "run file mine_make-1.run" in text and "page     mine_make-1.html" in text
     assert max(map(len, re.split(r"[\r\n]+", text))) <= 80
     assert shown.rstrip().endswith(b".html") and text.count("where a recorded step goes") == 1

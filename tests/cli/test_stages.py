@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn import functional as F
 
 def make():
-    model = nn.Sequential(*[nn.Sequential(nn.Linear(6, 6), nn.ReLU()) for _ in range(12)], nn.Linear(6, 3))
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(6, 6), nn.ReLU()) for _ in range(3)], nn.Linear(6, 3))
     batch = (torch.randn(8, 6), torch.zeros(8, dtype=torch.int64))
     return model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.2), batch
 """
@@ -80,13 +80,15 @@ def test_a_terminal_shows_the_stages(folder, words, stages):
 
 
 def test_a_pipe_gets_no_stages_and_json_stays_one_document(folder):
-    for words in (("package", "mine.py:make", "--out", "a.step"), ("package", "mine.py:make", "--json")):
+    profile = ("profile", "mine_make.step", "--steps", "3", "--no-ceilings", "--no-report")
+    for words in (("package", "mine.py:make", "--json"), profile):
         done = subprocess.run(
             [*START, *words], cwd=folder, env=environment(), capture_output=True, text=True, check=True
         )
-        assert done.stderr == "" and "capturing" not in done.stdout
+        assert done.stderr == "" and not re.search("capturing|preparing|building", done.stdout)
         assert all(line == line.rstrip() for line in done.stdout.splitlines())
-    assert json.loads(done.stdout)["path"] == "mine_make.step"
+        if "--json" in words:
+            assert json.loads(done.stdout)["path"] == "mine_make.step"
 
 
 def test_ctrl_c_while_preparing_is_one_line(folder):

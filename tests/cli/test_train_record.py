@@ -21,6 +21,7 @@ def test_train_writes_a_run_file_and_a_page_and_says_where(run, work):
         assert [e.number for e in epochs] == [1, 2] and "accuracy" in epochs[0].test and record.complete
         assert len(steps) == epochs[-1].step and steps[-1].epoch == 2
         assert record.meta["settings"]["data"] == "data.npz" and record.meta["settings"]["training"] is True
+        assert "plan_hash" in record.meta and "tuning" not in record.meta, "no facts that only advice on ops needs"
     page = (work / "mine_make-train-1.html").read_text()
     assert '"kind":"blocks"' in page and "Test accuracy" in page
     again = run("report", "mine_make-train-1.run", "--out", "again.html")

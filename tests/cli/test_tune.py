@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from handheld.backends.opencl import devices as opencl_devices
 from handheld.cli import output, probe, tune
 from handheld.cli.main import app
-from handheld.measure import ceilings
+from handheld.measure import ceilings, measurable, open_device
 from handheld.measure.process import WorkerProcess
 from handheld.measure.tuner import Row, Tuner
 from handheld.plan import lowering, tuning
@@ -166,15 +166,17 @@ def test_a_model_without_variants(run, one_device, monkeypatch):
 
 def test_doctor_measures_and_shows_ceilings(run, one_device, monkeypatch):
     assert "not measured. Try: handheld doctor --ceilings" in run("doctor").stdout
-    for name, value in (
-        ("RUN_SECONDS", 1e-4),
-        ("LARGEST", 64 << 10),
-        ("TRANSFER", 1 << 20),
-        ("LAUNCHES", 20),
-        ("WIDTHS", ("4",)),
-        ("SUMS", (4,)),
-    ):
-        monkeypatch.setattr(ceilings, name, value)
+    short = {
+        "RUN_SECONDS": 1e-4,
+        "LARGEST": 64 << 10,
+        "TRANSFER": 1 << 20,
+        "LAUNCHES": 20,
+        "WIDTHS": ("4",),
+        "SUMS": (4,),
+    }
+    for module in (ceilings, measurable, open_device):
+        for name in short.keys() & vars(module).keys():
+            monkeypatch.setattr(module, name, short[name])
     result = run("doctor", "--ceilings", "--on", "opencl")
     assert result.exit_code == 0 and max(map(len, result.stdout.splitlines())) <= 80
     for shown in (run("doctor").stdout, result.stdout):

@@ -148,7 +148,7 @@ def test_slots():
 
 
 def test_every_attribute_can_be_read():
-    assert {a for op in OPS.values() for a in op.attrs} == {*codec.ATTRIBUTES, "stores"}
+    assert {a for op in OPS.values() for a in (*op.attrs, *op.optional)} == {*codec.ATTRIBUTES, "stores"}
 
 
 def test_only_plain_values_are_written():

@@ -8,6 +8,7 @@ import sys
 import time
 
 from handheld.child import Parent
+from handheld.progress import report
 
 
 def main() -> None:
@@ -26,6 +27,12 @@ def main() -> None:
                 sys.exit(message["code"])
             case "abort":
                 os.abort()
+            case "work":
+                with parent.reporting():
+                    for n in range(8):
+                        report("building", n, 8)
+                        time.sleep(0.15)
+                parent.send({"done": True})
             case "hang":
                 time.sleep(600)
 

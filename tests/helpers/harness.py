@@ -12,16 +12,20 @@ from handheld.backends.base import describe
 from handheld.backends.opencl.bind import OwnBuffers, bind
 from handheld.backends.opencl.programs import build
 from handheld.backends.opencl.submit import Bound, Enqueuer, Work
-from handheld.backends.opencl.widen import texts_of
 from handheld.device import DeviceCaps
 from handheld.graph.dtypes import BOOL, DTYPES
 from handheld.graph.graph import Graph, GraphInput, GraphOutput, Node, Origin, Tensor, View, contiguous_strides
 from handheld.kernels.base import Lower
+from handheld.plan.widen import texts_of
 
 
 def host_type(dtype: str) -> type[np.generic]:
     """The NumPy type of a tensor's buffer. It is uint8 for bool, so that a byte other than 0 and 1 is noticed."""
     return np.uint8 if dtype == BOOL else DTYPES[dtype].numpy
+
+
+#: Intel's runtime forgets a context that only a queue refers to.
+_contexts: list[cl.Context] = []
 
 
 @cache
@@ -30,7 +34,8 @@ def queue() -> cl.CommandQueue:
     for platform in cl.get_platforms():
         if wanted.lower() in platform.name.lower():
             for device in platform.get_devices():
-                return cl.CommandQueue(cl.Context([device]))
+                _contexts.append(cl.Context([device]))
+                return cl.CommandQueue(_contexts[-1])
     raise RuntimeError(f"no OpenCL platform like {wanted!r}")
 
 

@@ -10,7 +10,7 @@ import pytest
 import handheld
 from handheld.backends.base import describe
 from handheld.errors import DeviceError
-from handheld.measure import ceilings
+from handheld.measure import ceilings, measurable, open_device, target_device
 from handheld.measure.ceilings import Ceilings, measure, path_of, stored, working_sets
 
 
@@ -18,21 +18,24 @@ from handheld.measure.ceilings import Ceilings, measure, path_of, stored, workin
 def quick(monkeypatch, tmp_path):
     """Replaces the measurement by one that takes no time and says nothing about the device."""
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path))
-    for name, value in (
-        ("RUN_SECONDS", 1e-4),
-        ("LARGEST", 64 << 10),
-        ("TRANSFER", 1 << 20),
-        ("LAUNCHES", 20),
-        ("WIDTHS", ("4",)),
-        ("SUMS", (4,)),
-    ):
-        monkeypatch.setattr(ceilings, name, value)
+    for module in (ceilings, measurable, open_device, target_device):
+        for name, value in (
+            ("RUN_SECONDS", 1e-4),
+            ("LARGEST", 64 << 10),
+            ("TRANSFER", 1 << 20),
+            ("LAUNCHES", 20),
+            ("WIDTHS", ("4",)),
+            ("SUMS", (4,)),
+        ):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, value)
 
 
-def test_ceilings_are_measured_once_and_kept(quick, monkeypatch):
+@pytest.mark.parametrize("device", ("opencl", "runner"))
+def test_ceilings_are_measured_once_and_kept(quick, monkeypatch, device):
     told = []
-    found = measure("opencl", lambda what, part: told.append((what, part)))
-    caps = describe("opencl")
+    found = measure(device, lambda what, part: told.append((what, part)))
+    caps = describe(device)
     assert (found.device, found.driver) == (caps.name, caps.driver)
     assert [m.working_set_bytes for m in found.memory] == [16 << 10, 64 << 10]
     rates = [
@@ -56,7 +59,7 @@ def test_ceilings_are_measured_once_and_kept(quick, monkeypatch):
     parts = [part for _, part in told]
     assert parts == sorted(parts) and parts[0] == 0 and parts[-1] < 1
     monkeypatch.setattr(ceilings, "measure", lambda device: pytest.fail("measured again"))
-    assert stored(caps) == found == handheld.ceilings("opencl")
+    assert stored(caps) == found == handheld.ceilings(device)
 
 
 def test_ceilings_of_another_driver_are_not_these(quick):

@@ -73,6 +73,13 @@ def test_only_a_large_share_is_a_warning():
     assert "(most: ffmpeg, process 7, 0.9 cores)" in Others(1.0, 2, 1.0, "ffmpeg, process 7", 0.9).warning
 
 
+def test_two_times_are_joined():
+    long, short = Others(0.5, 2, 30.0, "ffmpeg, process 7", 0.4), Others(2.0, 2, 10.0, "make, process 9", 0.9)
+    joined = short.joined(long)
+    assert (joined.cores, joined.seconds) == (0.875, 40.0) and (joined.top, joined.top_cores) == (long.top, 0.3)
+    assert short.joined(None) == short
+
+
 @pytest.mark.parametrize("data", (None, {}, {"cores": "x"}, [], {"cores": 1.0, "count": 2}))
 def test_files_of_older_versions_have_no_load(data):
     assert others_in(data) is None

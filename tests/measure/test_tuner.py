@@ -13,11 +13,14 @@ import numpy as np
 import psutil
 import pytest
 
+from handheld.backends import base
 from handheld.backends.base import describe
-from handheld.errors import PlanError
+from handheld.child import SILENCE_S
+from handheld.errors import PlanError, TargetLost
 from handheld.measure.jobs import find_jobs
 from handheld.measure.process import WorkerProcess
 from handheld.measure.tuner import Tuner
+from handheld.measure.worker import Worker
 from handheld.plan import lowering, make, tuning
 from handheld.plan.codec import from_json, to_json
 from handheld.plan.tuning import Entry, TuningRecord, load_tuning
@@ -86,11 +89,19 @@ def test_bad_variants_take_down_the_child_only(variants):
     assert "not on this device" in why[fake_family.RAISES]
     assert "could not build" in why[fake_family.UNBUILT]
     assert "crashed (signal 6, SIGABRT)" in why[fake_family.DIES]
-    assert "no answer within 8 s" in why[fake_family.HANGS]
+    assert "no answer within " in why[fake_family.HANGS]
     assert tuner.worker.starts == 3 and not tuner.worker.running
     again = tuner_for(products(64))
     again.run(60)
     assert again.worker.starts == 0  # Nothing is left to try.
+
+
+def test_a_slow_compiler_gives_variants_more_time(variants):
+    variants("own fast")
+    tuner = tuner_for(products(64), timeout=8.0)
+    assert tuner.patience_s(None) == SILENCE_S and tuner.patience_s({"VARIANT": 1}) == 8.0
+    tuner.slowest_s = 50.0
+    assert tuner.patience_s({"VARIANT": 1}) == 200.0
 
 
 def test_a_default_that_fails_needs_two_that_agree(variants):
@@ -159,6 +170,14 @@ def test_a_killed_tuner_loses_one_candidate(variants):
     tuner = tuner_for(products(64))
     tuner.run(60)
     assert only(tuner).choice == {"VARIANT": fake_family.FAST}
+
+
+def test_no_variant_is_blamed_for_a_lost_connection(monkeypatch):
+    tried = Worker()
+    tried.device = "ssh:me@box"
+    assert tried.after_loss(TargetLost("the cable was pulled")) == {"lost": "the cable was pulled"}
+    monkeypatch.setattr(base, "describe", lambda device: None)  # The target answers.
+    assert tried.after_loss(TargetLost("it crashed", crashed=True)) == {"crashed": "it crashed"}
 
 
 def test_a_budget_leaves_the_rest_for_later(variants):

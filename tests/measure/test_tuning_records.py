@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from handheld import cache
+from handheld import cache, files
 from handheld.backends.base import describe
 from handheld.device import DeviceCaps
 from handheld.errors import HandheldError
@@ -72,6 +72,10 @@ def test_the_cache_folder(monkeypatch, tmp_path):
         cache.write_json(tmp_path / "deep" / "file.json", {"a": float("nan")})
     assert json.loads((tmp_path / "deep" / "file.json").read_text()) == {"a": 1}
     assert [p.name for p in (tmp_path / "deep").iterdir()] == ["file.json"]
+    left, file = files._temporary(tmp_path / "deep" / "file.json")
+    file.close()  # as a killed process leaves it
+    cache.write_json(tmp_path / "deep" / "file.json", {"a": 2})
+    assert not left.exists()
     with pytest.raises(HandheldError, match=r"could not be written.*HANDHELD_CACHE"):
         cache.write_json(tmp_path / "deep" / "file.json" / "below.json", {})
 

@@ -216,7 +216,7 @@ def test_too_little_memory_says_what_is_large(steps) -> None:
     with pytest.raises(
         OutOfMemory, match=r"needs .* KiB .* only 9\.8 KiB are available.*Largest tensors.*No batch fits.*Try: "
     ):
-        steps["vision"].plan("opencl", memory_limit_bytes=10_000)
+        steps["vision"].plan("opencl", memory_limit_bytes=10_000, recompute=False)
     tiny = dataclasses.replace(DeviceCaps.shipped("mali-g78"), max_alloc_bytes=1024)
     with pytest.raises(OutOfMemory, match="in one piece"):
         steps["vision"].plan("opencl", caps=tiny)

@@ -83,23 +83,26 @@ def captured(batch: int) -> handheld.Step:
 
 def test_out_of_memory_names_the_largest_batch():
     step = captured(256)
-    limit = captured(50).plan("opencl", caps=CAPS).bytes
+    limit = captured(50).plan("opencl", caps=CAPS, recompute=False).bytes
     with pytest.raises(OutOfMemory, match=r"Largest tensors.*largest batch that fits is 50\. Try: a batch of 50$") as e:
-        step.plan("opencl", caps=CAPS, memory_limit_bytes=limit)
+        step.plan("opencl", caps=CAPS, memory_limit_bytes=limit, recompute=False)
     assert e.value.largest_batch == 50
-    assert e.value.needed_bytes == step.plan("opencl", caps=CAPS).bytes and e.value.available_bytes == limit
-    captured(50).plan("opencl", caps=CAPS, memory_limit_bytes=limit)
+    assert (
+        e.value.needed_bytes == step.plan("opencl", caps=CAPS, recompute=False).bytes
+        and e.value.available_bytes == limit
+    )
+    captured(50).plan("opencl", caps=CAPS, memory_limit_bytes=limit, recompute=False)
     with pytest.raises(OutOfMemory):
-        captured(51).plan("opencl", caps=CAPS, memory_limit_bytes=limit)
+        captured(51).plan("opencl", caps=CAPS, memory_limit_bytes=limit, recompute=False)
     assert not step.added and list(step.graphs) == ["train", "evaluate", "predict"], "the step is as it was"
 
 
 def test_out_of_memory_without_a_batch_that_fits():
     with pytest.raises(OutOfMemory, match=r"No batch fits: the state alone .* has 86\.8 KiB\. Try: ") as e:
-        captured(8).plan("opencl", caps=CAPS, memory_limit_bytes=50_000)
+        captured(8).plan("opencl", caps=CAPS, memory_limit_bytes=50_000, recompute=False)
     assert e.value.largest_batch is None and "0.0 MiB" not in str(e.value)
     with pytest.raises(OutOfMemory, match=r"No batch fits\. Try: precision='half', or a smaller model"):
-        captured(8).plan("opencl", caps=CAPS, memory_limit_bytes=90_000)
+        captured(8).plan("opencl", caps=CAPS, memory_limit_bytes=90_000, recompute=False)
 
 
 def test_a_tensor_too_large_for_one_allocation_names_the_largest_batch():
@@ -118,14 +121,14 @@ def test_a_step_file_names_its_own_batches(tmp_path):
         example = torch.randn(batch, 100), torch.randn(batch, 100)
         builder.train(lambda b: F.mse_loss(model(b[0]), b[1]), optimizer, example, f"train@{batch}")
     step = package.load(builder.step().save(tmp_path / "some.step"))
-    limit = step.plan("opencl", caps=CAPS, graphs=["train@16"]).bytes
+    limit = step.plan("opencl", caps=CAPS, graphs=["train@16"], recompute=False).bytes
     with pytest.raises(OutOfMemory, match=r"Of its other batches, 4, 16 fit\. Try: a batch of 16$") as e:
-        step.plan("opencl", caps=CAPS, graphs=["train@64"], memory_limit_bytes=limit)
+        step.plan("opencl", caps=CAPS, graphs=["train@64"], memory_limit_bytes=limit, recompute=False)
     assert e.value.largest_batch == 16
     with pytest.raises(OutOfMemory, match=r"it has no smaller batch\. Try: handheld package --batch N"):
-        step.plan("opencl", caps=CAPS, graphs=["train@4"], memory_limit_bytes=1000)
+        step.plan("opencl", caps=CAPS, graphs=["train@4"], memory_limit_bytes=1000, recompute=False)
     with pytest.raises(OutOfMemory, match=r"none of its other batches fits \(4\)\. Try: "):
-        step.plan("opencl", caps=CAPS, graphs=["train@16"], memory_limit_bytes=1000)
+        step.plan("opencl", caps=CAPS, graphs=["train@16"], memory_limit_bytes=1000, recompute=False)
 
 
 def test_several_updates_and_warnings_of_the_model_only_once():
@@ -133,10 +136,10 @@ def test_several_updates_and_warnings_of_the_model_only_once():
     from handheld import suite
 
     step = suite.get("dcgan", size="small").step(32)
-    half = step.plan("opencl", caps=CAPS).bytes // 2
+    half = step.plan("opencl", caps=CAPS, recompute=False).bytes // 2
     with warnings.catch_warnings(), pytest.raises(OutOfMemory) as e:
         warnings.simplefilter("error")
-        step.plan("opencl", caps=CAPS, memory_limit_bytes=half)
+        step.plan("opencl", caps=CAPS, memory_limit_bytes=half, recompute=False)
     assert 1 < (e.value.largest_batch or 0) < 32
 
 

@@ -344,7 +344,7 @@ def test_memory():
 def test_what_it_does_not_take():
     model = network()
     step = captured(model, sgd(model))
-    with pytest.raises(PlanError, match=r"unknown precision 'bf16'\. Try: float32 or half"):
+    with pytest.raises(PlanError, match=r"unknown precision 'bf16'\. Try: float32, half or half-compute"):
         step.plan("null", precision="bf16")
     with pytest.raises(PlanError, match="growth_steps=0 must be"):
         step.plan("null", precision="half", growth_steps=0)

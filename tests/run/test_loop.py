@@ -388,11 +388,11 @@ def test_a_low_battery_ends_training_with_a_checkpoint(trainer, tmp_path, monkey
 
 def test_a_hot_device_is_given_time(trainer, monkeypatch):
     readings = iter([70.0, 90.0, 88.0, 84.0, *[60.0] * 1000])
-    sensor = lambda: {"cpu": [types.SimpleNamespace(current=next(readings))]}  # noqa: E731
+    sensor = lambda: {"cpu": [types.SimpleNamespace(current=next(readings), label="")]}  # noqa: E731
     monkeypatch.setattr(psutil, "sensors_temperatures", sensor, raising=False)
     monkeypatch.setattr(guards, "PERIOD", 0.0)
     messages: list[str] = []
     callback = types.SimpleNamespace(on_message=messages.append)
     history = fit(trainer, data(), epochs=1, thermal_limit=90, callbacks=[callback])
-    assert messages[0].startswith("paused: 90 °C") and messages[1] == ""
+    assert messages[0].startswith("paused: 90 °C (cpu); ") and messages[1] == ""
     assert history.paused_seconds > 0.3 and history.steps == 7

@@ -114,7 +114,7 @@ def test_a_kernel_that_does_not_build_is_replaced(monkeypatch: pytest.MonkeyPatc
 
 def test_features_that_a_compiler_refuses_are_asked_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels are built again without the features before the kernels of another kind are tried."""
-    from handheld.backends.opencl import widen
+    from handheld.plan import widen
 
     caps = describe("opencl")
     if caps.kind != "cpu":

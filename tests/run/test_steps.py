@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import handheld
-from handheld.errors import HandheldError
+from handheld.errors import HandheldError, TargetLost
 from helpers.equality import relative
 from helpers.nets import Net, batch, net, sgd
 
@@ -242,6 +242,25 @@ def test_a_second_trainer_goes_on_where_the_first_one_was() -> None:
         one.step(*batch())
         other.step(*batch())
     assert (apart.state()["handheld.step"], step.state()["handheld.step"]) == (1, 3)
+
+
+def test_a_device_that_is_lost_leaves_the_state_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = net()
+    step = handheld.capture(model, F.cross_entropy, sgd(model), batch())
+    before = {name: value.copy() for name, value in step.values.items()}
+    with pytest.raises(TargetLost, match="lost after 1 step"), step.plan("reference:cpu").start() as trainer:
+        trainer.step(*batch())
+        reads, read = iter(range(3)), trainer.session.read_slot
+
+        def fail(name: str) -> np.ndarray:
+            if next(reads, None) is None:
+                raise TargetLost("it cannot be read any more")
+            return read(name)
+
+        monkeypatch.setattr(trainer.session, "read_slot", fail)
+        raise TargetLost("lost after 1 step")
+    assert trainer.closed and next(reads, None) is None
+    assert all(np.array_equal(step.values[name], value) for name, value in before.items())
 
 
 @pytest.mark.parametrize("device", DEVICES)

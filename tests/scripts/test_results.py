@@ -69,7 +69,7 @@ def test_misses_are_listed(script, result_file):
     said = script.misses([content])
     assert "- Steps: a, cpu: 1.3, wanted ratio ≤ 1.2.\n- Steps: c, cpu: 70, wanted walked % ≥ 80." in said
     assert "Steps: b" not in said
-    assert "| a | 3 | 1.30 | ratio ≤ 1.2 ✗ | cpu |" in script.table(content.rows[:2])
+    assert "| a | 3 | 1.30 | ratio ≤ 1.2 ✗ | cpu |" in script.tables(content.rows[:2])[0]
 
 
 def test_a_summary_takes_its_figures_from_the_rows(script, result_file):
@@ -145,3 +145,15 @@ def test_predictions_agree_with_the_errors_that_come_with_handheld():
             assert row["details"]["cases"] == error["cases"]
             assert abs(row["value"] - 100 * error["median"]) < 0.06
             assert abs(row["details"]["90th percentile %"] - 100 * error["p90"]) < 0.06
+
+
+def test_a_wide_table_is_taken_apart_by_its_details(script, result_file):
+    def row(what: str, **details: object) -> object:
+        return result_file.Row(what=what, device="cpu", value=1.0, date="2026", commit="abc", details=details)
+
+    narrow = script.tables((row("a", bytes=1), row("b", loss=2)))
+    assert len(narrow) == 1 and "| cpu | 2026 | abc |" in narrow[0]
+    said, first, again, second = script.tables((row("a", bytes="x" * 100), row("b", loss=2)))
+    assert said == again == "Measured: device cpu, date 2026, commit abc."
+    assert "bytes" in first and "loss" not in first and "cpu" not in first
+    assert "loss" in second and "bytes" not in second

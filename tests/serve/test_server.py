@@ -84,10 +84,11 @@ def test_a_file_is_read_again_if_it_changed(tmp_path):
     runs, path = RunFolder(tmp_path), tmp_path / "one.run"
     assert runs.content().runs == ()
     writer = RunWriter(path)
-    writer.meta(status="running", process={"pid": os.getpid(), "created": 0.0})
+    writer.meta(status="running", process={"pid": os.getpid(), "created": 0.0}, device="adb", target="adb:R5CT10XYZ")
     writer.put("step", 0, "train", 8, 1, 2, None, None)
     writer.commit()
     assert [(run.steps, run.status) for run in runs.content().runs] == [(1, "killed")]
+    assert [run.device for run in runs.content().runs] == ["adb of adb:R5CT10XYZ"]
     writer.put("step", 1, "train", 8, 3, 4, None, None)
     writer.commit()
     assert [run.steps for run in runs.content().runs] == [2]

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from handheld.cli.main import app
-from handheld.errors import DeviceError
+from handheld.errors import DeviceError, TargetLost
 from handheld.report.document import write_document
 from handheld.studies import answers2022 as answers
 from handheld.studies import das2022 as das
@@ -101,6 +101,43 @@ def test_a_device_that_fails_leaves_what_was_measured(tmp_path, monkeypatch):
     assert json.loads(done.stdout)["error"] == {"type": "DeviceError", "message": "the device is gone"}
     assert not das.read(tmp_path / das.RESULT)["complete"]
     assert "the device is gone" in (tmp_path / das.PAGE).read_text(encoding="utf-8")
+
+
+def test_a_study_that_was_cut_off_goes_on_after_its_measured_parts(ran, tmp_path, monkeypatch):
+    whole = das.read(ran)
+    before = {**whole, "complete": False, "sweep": [], "others": {"cores": 1.0, "count": 2, "seconds": 1e6}}
+    (tmp_path / das.RESULT).write_text(json.dumps(before), encoding="utf-8")
+    words = ("--models", "m1", "--widths", "8", "--steps", "2", "--out", str(tmp_path), "--no-page")
+
+    def again(*_: object) -> None:
+        raise AssertionError("a part was measured again")
+
+    def lost(*_: object) -> None:
+        raise TargetLost("the phone was lost")
+
+    for name in ("_transfers", "_model"):
+        monkeypatch.setattr(das, name, again)
+    with monkeypatch.context() as cut:
+        cut.setattr(das, "_width", lost)
+        done = called(*words)
+    said = " ".join(done.stderr.split())
+    assert done.exit_code == 1 and said.endswith("das2022.json holds 2 parts. Run the same command to continue")
+    done = called(*words)
+    assert done.exit_code == 0 and "is continued: it has 2 parts of the study" in " ".join(done.stderr.split())
+    result = das.read(tmp_path / das.RESULT)
+    assert result["complete"] and [row["width"] for row in result["sweep"]] == [8]
+    assert all(result[name] == whole[name] for name in ("models", "transfers", "launches", "date"))
+    assert result["others"]["cores"] == pytest.approx(1.0, rel=0.01), "the load of the time before is not forgotten"
+
+
+@pytest.mark.parametrize("changed", ({"steps": 3}, {"complete": True}, {"versions": {}}, {"device": "opencl:other"}))
+def test_a_result_of_something_else_is_not_continued(ran, tmp_path, changed):
+    whole = das.read(ran)
+    path = tmp_path / das.RESULT
+    path.write_text(json.dumps({**whole, "complete": False}), encoding="utf-8")
+    assert das.unfinished(path, whole) is not None
+    path.write_text(json.dumps({**whole, "complete": False, **changed}), encoding="utf-8")
+    assert das.unfinished(path, whole) is None
 
 
 @pytest.mark.parametrize(
@@ -307,6 +344,14 @@ def test_a_goal_that_is_missed_is_said(result):
     share = next(one for one in answers.answers(result) if "transfers take" in one["question"])
     assert share["kind"] == "bad" and "not met by every model" in share["answer"]
     assert "from a width of 16 up" in share["answer"]
+
+
+def test_a_target_is_another_machine_than_the_cpu(result):
+    result["device"] = "adb:R5CT10XYZ/mali-g78"
+    first, second, *_ = answers.answers(result)
+    assert "two machines: " in first["answer"] and "nothing about the CPU of adb:R5CT10XYZ" in first["answer"]
+    assert second["question"] == "Does adb:R5CT10XYZ/mali-g78 win, with everything on the device?"
+    assert "the CPU of this computer" in second["answer"]
 
 
 def test_a_cpu_is_called_a_cpu(result):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "check_training.py"
-verdict = runpy.run_path(str(SCRIPT))["verdict"]
+script = runpy.run_path(str(SCRIPT))
+verdict = script["verdict"]
 
 
 @pytest.mark.parametrize(
@@ -32,24 +32,25 @@ def test_a_loss_must_stay_finite_and_fall(name, losses, status):
     assert verdict(name, losses, 2)[0] == status
 
 
-def test_a_second_call_keeps_what_is_finished(tmp_path):
+def test_a_second_call_keeps_what_is_finished(tmp_path, monkeypatch, capsys):
     out = tmp_path / "training.json"
 
-    def call(*more: str) -> subprocess.CompletedProcess[str]:
+    def call(*more: str) -> tuple[int, str]:
+        """The exit code and what was printed. Each workload is trained in another process."""
         options = ["--on", "pytorch:cpu,reference:cpu", "--steps", "3", "--batch", "4", "--out", str(out), *more]
-        command = [sys.executable, str(SCRIPT), *options]
-        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *options])
+        with pytest.raises(SystemExit) as ended:
+            script["main"]()
+        return int(ended.value.code or 0), capsys.readouterr().out
 
-    stopped = call("--only", "m1", "--minutes", "0")
-    assert stopped.returncode == 2, stopped.stderr
-    assert "no time was left for 2" in stopped.stdout
-    first = call("--only", "m1")
-    assert first.returncode == 0, first.stdout + first.stderr
+    code, said = call("--only", "m1", "--minutes", "0")
+    assert code == 2 and "no time was left for 2" in said
+    code, said = call("--only", "m1")
+    assert code == 0, said
     rows = json.loads(out.read_text())["rows"]
     assert [(row["on"], row["status"]) for row in rows] == [("pytorch:cpu", "trains"), ("reference:cpu", "trains")]
     eager, planned = (row["losses"]["train"] for row in rows)
     assert eager == pytest.approx(planned, rel=1e-4)
     assert len(eager) == 3
-    again = call("--only", "m1")
-    assert again.returncode == 0
+    assert call("--only", "m1")[0] == 0
     assert json.loads(out.read_text())["rows"] == rows  # The seconds are equal too: nothing was trained again.

@@ -47,6 +47,20 @@ class Others(Record):
     def busy(self) -> bool:
         return self.share > BUSY
 
+    def joined(self, other: Others | None) -> Others:
+        """The load of this and of another time on the same machine."""
+        if other is None:
+            return self
+        seconds = self.seconds + other.seconds
+        most = max(self, other, key=lambda each: each.top_cores * each.seconds)
+        return Others(
+            cores=(self.cores * self.seconds + other.cores * other.seconds) / seconds,
+            count=self.count,
+            seconds=seconds,
+            top=most.top,
+            top_cores=most.top_cores * most.seconds / seconds,
+        )
+
     @property
     def warning(self) -> str:
         """A warning if the others held too much, else ""."""

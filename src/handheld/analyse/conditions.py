@@ -21,9 +21,12 @@ COMPARED: Mapping[str, tuple[str, ...]] = {
     "kernels": (),
     "plan_hash": (),
     "code": ("commit", "changed"),
+    "target": (),
     "machine": ("system", "release", "machine", "cores"),
 }
 NAMES = {"caps name": "processor", "caps driver": "driver", "caps features": "compiler features", "plan_hash": "plan"}
+
+UNKNOWN, HERE = "not recorded", "this machine"
 
 
 def differences(a: Run, b: Run) -> list[str]:
@@ -41,7 +44,8 @@ def _differences(a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[s
         left, right = a.get(key), b.get(key)
         if not isinstance(left, Mapping) and not isinstance(right, Mapping):
             if left != right:
-                yield f"{NAMES.get(key, key)}: {_said(left)} / {_said(right)}"
+                absent = HERE if key == "target" else UNKNOWN
+                yield f"{NAMES.get(key, key)}: {_said(left, absent)} / {_said(right, absent)}"
             continue
         ours, theirs = (side if isinstance(side, Mapping) else {} for side in (left, right))
         for field in fields or sorted({*ours, *theirs}):
@@ -50,9 +54,9 @@ def _differences(a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[s
                 yield f"{name}: {_said(ours.get(field))} / {_said(theirs.get(field))}"
 
 
-def _said(value: object) -> str:
+def _said(value: object, absent: str = UNKNOWN) -> str:
     if value is None:
-        return "not recorded"
+        return absent
     return str(value)[:12] if isinstance(value, str) and len(value) in (40, 64) else f"{value}"
 
 

@@ -74,13 +74,18 @@ def _caller(run: Run) -> list[Finding]:
             "caller",
             f"{what} {each:.2f} ms between the end of a step and the beginning "
             f"of the next in {count(len(ids), 'step')}, {share:.0%} of the time, for data or for the "
-            "caller's own code",
+            f"caller's own code{_or_connection(run)}",
             ids,
             _first_ops(run),
             ms=each,
             share=share,
         )
     ]
+
+
+def _or_connection(run: Run) -> str:
+    """Batches for a target pass through its connection."""
+    return f", or for the connection to {run.meta['target']}" if run.meta.get("target") else ""
 
 
 def _least_of_most(values: np.ndarray) -> float:

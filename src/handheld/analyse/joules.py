@@ -80,9 +80,12 @@ def no_joules(run: Run) -> str:
     if energy_model(run) is not None:
         return "the run was made by a version that does not store how ops are launched. Try: handheld profile again"
     if run.meta.get("sensors_absent") and not rails(run.channels):
-        return "this machine has no power sensor that can be read. Try: handheld doctor, which says why for each sensor"
+        return (
+            f"{run.meta.get('target') or 'this machine'} has no power sensor that can be read. Try: handheld doctor"
+            f"{run.on_option}, which says why for each sensor"
+        )
     known = run.meta.get("no_energy_model")
-    return str(known) if known else "the device's energy model was not measured. Try: handheld doctor --energy"
+    return str(known or f"the device's energy model was not measured. Try: handheld doctor --energy{run.on_option}")
 
 
 def joules(run: Run) -> list[OpJoules]:

@@ -141,8 +141,10 @@ def series(file: RunFile) -> list[Series]:
 
 def rails(channels: list[Series]) -> list[Series]:
     """The channels that measure energy. If a source has both an energy counter and the power of the same parts,
-    only the counter is taken."""
-    counted = {(s.source, s.covers) for s in channels if s.quantity == "energy"}
+    only the counter is taken. The energy that is left in a battery is no counter, and no rail."""
+    counted = {(s.source, s.covers) for s in channels if s.quantity == "energy" and s.counter}
     return [
-        s for s in channels if s.quantity == "energy" or (s.quantity == "power" and (s.source, s.covers) not in counted)
+        s
+        for s in channels
+        if (s.quantity == "energy" and s.counter) or (s.quantity == "power" and (s.source, s.covers) not in counted)
     ]

@@ -76,6 +76,12 @@ class Run:
         """Whether the run ended normally."""
         return bool(self.meta.get("status") == "complete")
 
+    @property
+    def on_option(self) -> str:
+        """The option that a command in a message needs to be about the same machine; empty if it was this one."""
+        target = self.meta.get("target")
+        return f" --on {target}" if target else ""
+
     # ── tables ────────────────────────────────────────────────────────────────────────────────
 
     def steps(self) -> list[StepRow]:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -25,8 +26,9 @@ import psutil
 
 from handheld.backends.table import backend
 from handheld.device import DeviceCaps, canonical
-from handheld.errors import DeviceError
+from handheld.errors import DeviceError, TargetLost
 from handheld.store.commands import Commands
+from handheld.targets.names import is_target
 
 if TYPE_CHECKING:
     from handheld.plan.plan import Plan
@@ -86,6 +88,26 @@ class ClockMark(NamedTuple):
     device_ns: int
     host_ns: int
     error_ns: int
+
+
+class StepTimes(NamedTuple):
+    """When steps began and ended, by CLOCK_MONOTONIC of the machine that enqueued them. `first` is the number of the
+    first of them, counted like `Counters.steps` from 0."""
+
+    first: int
+    begin_ns: np.ndarray
+    end_ns: np.ndarray
+
+
+class AskedTimes(Protocol):
+    """Times of steps that are under way from another process."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether `read` returns at once."""
+
+    def read(self) -> StepTimes:
+        """The times. Waits for them, and raises TargetLost if they will not come."""
 
 
 class Session(ABC):
@@ -180,7 +202,24 @@ class Session(ABC):
 
     @abstractmethod
     def clock_mark(self) -> ClockMark:
-        """Returns one moment on the clock of the device and on `time.monotonic_ns`."""
+        """Returns one moment on the clock of the device and on CLOCK_MONOTONIC of the machine that enqueues."""
+
+    # The process that enqueues the steps may be another one, on another machine with its own clock.
+
+    @property
+    def pid(self) -> int:
+        """The process that enqueues the steps."""
+        return os.getpid()
+
+    def ask_step_times(self) -> AskedTimes | None:
+        """Asks for the steps since the last call, as the process that enqueues them saw them. None if this process
+        does."""
+        return None
+
+    def step_times(self) -> StepTimes | None:
+        """The same, once they are there."""
+        asked = self.ask_step_times()
+        return None if asked is None else asked.read()
 
 
 def available_memory() -> int:
@@ -209,6 +248,35 @@ def describe(device: str) -> DeviceCaps:
     """Returns the description of a device by its name. Old names work too (`device.canonical`)."""
     device = canonical(device)
     return backend(device).describe(device)
+
+
+def is_gone(device: str, error: Exception) -> bool:
+    """Whether work on a target failed because the target or the connection to it is gone. This says nothing about the
+    work; a runner that has ended on a target that still answers may."""
+    if not is_target(device):
+        return False
+    if isinstance(error, TargetLost) and not error.crashed:
+        return True
+    try:
+        describe(device)
+    except DeviceError:
+        return True
+    return False
+
+
+def stable_name(device: str) -> str:
+    """Returns the full name of a device, which does not depend on which other devices exist."""
+    device = canonical(device)
+    name: Callable[[str], str] | None = getattr(backend(device), "stable_name", None)
+    return name(device) if name is not None else device
+
+
+def check_device(plan: Plan, actual: DeviceCaps) -> None:
+    """Raises DeviceError if the plan was made for another device than the one that was opened."""
+    if actual.name != plan.caps.name:
+        raise DeviceError(
+            f"the plan was made for {plan.caps.name}, but {plan.device} is {actual.name}. Try: make the plan again"
+        )
 
 
 def open_session(plan: Plan, **options: object) -> Session:

@@ -1,19 +1,24 @@
 """The table of backends. A new backend needs a module and a row here.
 
-The module is imported when a device of the backend is first used. It has two functions:
+The module is imported when a device of the backend is first used. It has these functions:
 
     describe(device: str) -> DeviceCaps      of `kind` or `kind:which`; DeviceError if there is no such device
+    stable_name(device: str) -> str          optional: its full name, if `device` may be a part of it
     open_plan(plan: Plan, ...) -> Session    its other parameters are the options of `plan.start(...)`
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
+from handheld.callers import warn_user
+from handheld.device import backend_of
 from handheld.errors import DeviceError
 from handheld.names import suggestion
+from handheld.targets.names import no_pyopencl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +53,9 @@ BACKENDS: dict[str, Row] = {
         ("reference:cpu", "reference:cuda"),
         "PyTorch ({error}). Try: pip install torch",
     ),
+    "runner": Row("handheld.backends.runner.session", ("runner[:name]",)),
+    "ssh": Row("handheld.backends.runner.session", ("ssh:user@host[/name]",)),
+    "adb": Row("handheld.backends.runner.session", ("adb[:serial][/name]",)),
     "null": Row("handheld.backends.null", ("null",)),
 }
 
@@ -57,7 +65,10 @@ def backend(device: str, planned: bool = False) -> Backend:
 
     `planned` means that the name comes from a plan. A plan may be for a device that is only described.
     """
-    row = BACKENDS.get(device.partition(":")[0])
+    row = BACKENDS.get(backend_of(device))
+    if backend_of(device) == "opencl" and no_pyopencl():
+        row = BACKENDS["runner"]
+        _say_served()
     if row is None and planned:
         raise DeviceError(f"the plan is for {device!r}, which is only a description of a device: it cannot run here")
     if row is None:
@@ -70,6 +81,12 @@ def backend(device: str, planned: bool = False) -> Backend:
         raise DeviceError(f"{device} needs {row.needs.format(error=error)}") from None
 
 
+@functools.cache
+def _say_served() -> None:
+    """Says once that the runner replaces pyopencl."""
+    warn_user(f"pyopencl cannot be imported ({no_pyopencl()}): the native runner serves the OpenCL devices here")
+
+
 def unknown(device: str) -> DeviceError:
     """Returns the error for an unknown device."""
     *names, last = (name for row in BACKENDS.values() for name in row.names)
@@ -77,5 +94,8 @@ def unknown(device: str) -> DeviceError:
     if kind == "pytorch":
         text = f"{device} is plain PyTorch, which only handheld bench runs. Try: reference:{where or 'cpu'}"
         return DeviceError(text)
+    if kind == "fleet":
+        text = f"{device} is a fleet, on which bench, study, profile, tune and doctor --conformance run"
+        return DeviceError(f"{text}. Try: one device of it (handheld fleet)")
     hint = suggestion(kind, BACKENDS, "handheld doctor")
     return DeviceError(f"unknown device {device!r}; there are {', '.join(names)} and {last}. {hint}")

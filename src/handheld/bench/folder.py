@@ -127,7 +127,7 @@ class Writer:
             (self.folder / RUNS).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ResultsError(f"{self.folder} cannot be created: {error.strerror}") from error
-        self._lock = _locked(self.folder)
+        self._lock = locked(self.folder)
         self._made = new
 
     def open(self) -> Results | None:
@@ -210,7 +210,7 @@ class Writer:
                     created.rmdir()
 
 
-def _locked(folder: Path) -> int | None:
+def locked(folder: Path) -> int | None:
     """A lock that is held while this process lives, so a kill does not leave one behind."""
     if fcntl is None:
         raise HandheldError("bench needs file locks, which this system does not have")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from handheld import cache, suite
@@ -83,6 +83,8 @@ class Matrix:
     devices: tuple[str, ...] = DEVICES
     batches: tuple[int, ...] = ()
     size: str = "small"
+    #: The device that `auto` stands for, by name.
+    places: Mapping[str, str] = field(default_factory=dict)
 
     def cases(self) -> list[Case]:
         """All cases. Raises HandheldError for an unknown name."""
@@ -94,9 +96,10 @@ class Matrix:
         for batch in self.batches:
             if type(batch) is not int or batch < 1:
                 raise HandheldError(f"the batch size {batch!r} must be 1 or more")
-        devices = dict.fromkeys(map(canonical, self.devices))
         cases: dict[Case, None] = {}
         for name in self.names:
+            chosen = [self.places.get(name, device) if device == "auto" else device for device in self.devices]
+            devices = dict.fromkeys(map(canonical, chosen))
             own = check_model(name, self.size)
             size = self.size if name in suite.WORKLOADS else "own"
             cases |= {Case(name, size, device, batch): None for batch in self.batches or (own,) for device in devices}

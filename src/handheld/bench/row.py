@@ -55,14 +55,25 @@ def rail_row(row: RailEnergy) -> RailRow:
     }
 
 
-def _energy(run: Run, batch: int, device: str) -> Measured:
-    """Every rail, and joules per sample from one of them: from a rail of the whole system, else of the processor
-    that ran."""
-    rows = [row for row in run.energy() if row.ticks >= TICKS and not row.estimate]
-    energy: Measured = {"joules_sample": None, "rail": None, "watts": None, "energy": [rail_row(row) for row in rows]}
+def _rails(run: Run) -> list[RailEnergy]:
+    return [row for row in run.energy() if row.ticks >= TICKS and not row.estimate]
+
+
+def main_rail(run: Run, device: str) -> RailEnergy | None:
+    """The one rail whose joules stand for a run: of the whole system, else of the processor that ran. Rails overlap, so
+    they are never added."""
     kind = (run.meta.get("caps") or {}).get("kind")
     for part in ("system", "gpu" if is_gpu(device, kind) else "cpu", "soc"):
-        for row in rows:
+        for row in _rails(run):
             if part in row.covers and not row.part_of and row.joules_step:
-                return {**energy, "joules_sample": row.joules_step / batch, "rail": row.rail, "watts": row.watts}
-    return energy
+                return row
+    return None
+
+
+def _energy(run: Run, batch: int, device: str) -> Measured:
+    """Every rail, and joules per sample from the main one."""
+    energy: Measured = {"joules_sample": None, "rail": None, "watts": None, "energy": list(map(rail_row, _rails(run)))}
+    row = main_rail(run, device)
+    if row is None or row.joules_step is None:
+        return energy
+    return {**energy, "joules_sample": row.joules_step / batch, "rail": row.rail, "watts": row.watts}

@@ -21,7 +21,8 @@ from handheld.bench.shapes import Caps, Info, Measured, Row
 from handheld.bench.task import Answer, call
 from handheld.child import Message
 from handheld.errors import DeviceError, HandheldError, ResultsError
-from handheld.profile.facts import machine, versions
+from handheld.profile.facts import versions
+from handheld.profile.machine import machine
 
 LEAST_STEPS = 5
 TRAINED = "trained"
@@ -32,7 +33,7 @@ _SAME = ("name", "vendor", "driver", "kind", "compute_units")  # Equal values me
 
 @dataclass(frozen=True)
 class Settings:
-    """How each run is done. All rows of a folder share the first three."""
+    """How each run is done. All rows of a folder share the first three and the last."""
 
     seconds: float = 3.0  # How long to train after the first step, and at least LEAST_STEPS steps.
     steps: int | None = None  # Train this many steps instead.
@@ -40,6 +41,7 @@ class Settings:
     limit_bytes: int | None = None  # The most memory that a run may hold; None: nearly all that is free.
     silence_s: float = 600.0  # A run that reports nothing for this long counts as hung.
     cool_s: float | None = None  # The pause between runs; None: the sensors decide.
+    fit_bytes: int | None = None  # Plans fit into this by computing values again; None: they are as they are.
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,8 @@ class Bench:
         devices = dict(old.info["devices"]) if old else {}
         if self.left:
             devices |= self._devices(list(dict.fromkeys(c.device for c in self.left)), devices)
-        self.heat = Heat(self.settings.cool_s, old.info.get("base_celsius") if old else None)
+        base = old.info.get("base_celsius") if old else None
+        self.heat = Heat(self.settings.cool_s, base, devices=[case.device for case in self.left])
         self.info = {
             "handheld": handheld.__version__,
             "created": old.info["created"] if old else _now(),
@@ -148,7 +151,7 @@ class Bench:
         before = Settings(**{k: v for k, v in info["settings"].items() if k in fields})
         if self._given is None:
             self.settings = before
-        for name in ("seconds", "steps", "seed"):
+        for name in ("seconds", "steps", "seed", "fit_bytes"):
             then, now = getattr(before, name), getattr(self.settings, name)
             if then != now:
                 raise ResultsError(
@@ -267,13 +270,19 @@ class Bench:
         return self._measure(
             case,
             row,
-            {"do": "measure", "data": row["data"], "step": str(step), "limit_bytes": self.settings.limit_bytes},
+            {
+                "do": "measure",
+                "data": row["data"],
+                "step": str(step),
+                "limit_bytes": self.settings.limit_bytes,
+                "fit_bytes": self.settings.fit_bytes,
+            },
             tell,
         )
 
     def _measure(self, case: Case, row: Row, task: Message, tell: Callable[[str], None]) -> Answer:
         assert self.heat is not None
-        _take(row, self.heat.cool(tell))
+        _take(row, self.heat.cool(tell, case.device))
         row["run"] = run = self.writer.run_file(case.file)
         answer = self._call(
             {
@@ -327,5 +336,6 @@ def check_settings(settings: Settings) -> None:
         raise HandheldError(f"steps is {settings.steps}. Try: 1 or more")
     if not 0 < settings.seconds < 86_400 or settings.silence_s <= 0:
         raise HandheldError("--seconds and --timeout must be more than 0")
-    if settings.limit_bytes is not None and settings.limit_bytes < 1:
-        raise HandheldError(f"a memory limit of {settings.limit_bytes} bytes leaves nothing to train with")
+    for limit in (settings.limit_bytes, settings.fit_bytes):
+        if limit is not None and limit < 1:
+            raise HandheldError(f"a memory limit of {limit} bytes leaves nothing to train with")

@@ -34,6 +34,8 @@ class Measured(TypedDict, total=False):
     planned_bytes: int | None
     available_bytes: int | None
     held_bytes: int
+    #: What the plan does to fit; "" if it fits as it is.
+    fit: str
     # cooling
     cooled_s: float
     cooled_by: str
@@ -120,6 +122,7 @@ class MeasureTask(TypedDict):
     steps: int
     seconds: float | None
     limit_bytes: int | None
+    fit_bytes: int | None
 
 
 class _Ended(CaseShape):

@@ -6,7 +6,7 @@ One task arrives as JSON on standard input:
     {"do": "prepare", "workload", "size", "batch", "seed",  captures, writes the step and a batch
      "step": FILE}
     {"do": "measure", "step": FILE, "device", "run": FILE,  plans; if it fits, runs and profiles
-     "steps", "seconds", "limit_bytes", "seed"}
+     "steps", "seconds", "limit_bytes", "fit_bytes", "seed"}
     {"do": "eager", ...}                                    plain PyTorch trains the workload
 
 Capturing has its own process, so that the memory of the measuring process is that of the run alone.
@@ -27,17 +27,20 @@ import numpy as np
 import psutil
 
 from handheld import package
-from handheld.backends.base import describe
+from handheld.backends.base import describe, stable_name
 from handheld.bench.eager import Eager, processor
 from handheld.bench.row import measured
 from handheld.bench.shapes import CaseShape, DescribeTask, EagerTask, MeasureTask, PrepareTask
 from handheld.bench.task import FREE
 from handheld.child import Parent
+from handheld.device import takes_launches
 from handheld.errors import BatchError, DeviceError, HandheldError, OutOfMemory
+from handheld.plan.fit import fit_text
 from handheld.profile.inputs import graphs_in_turn, inputs_for
 from handheld.profile.run import profile
 from handheld.progress import reporting
 from handheld.resolve import ModelSpec, open_model
+from handheld.targets.names import is_remote
 
 SAY_S = 0.5  # Seconds between two reports about steps.
 
@@ -52,10 +55,8 @@ def describe_devices(task: DescribeTask, say: Say) -> None:
     devices = {}
     for device in task["devices"]:
         caps = describe(processor(device)).to_json()
-        if device.partition(":")[0] == "opencl":
-            from handheld.backends.opencl.devices import find
-
-            caps["stable_name"] = f"opencl:{find(device).name}"
+        if takes_launches(device):
+            caps["stable_name"] = stable_name(device)
         devices[device] = caps
     say(facts={"devices": devices})
 
@@ -96,12 +97,14 @@ def measure(task: MeasureTask, say: Say) -> None:
     step = package.load(path)
     graphs = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["graphs"]
     try:
-        plan = step.plan(device, graphs=list(graphs), memory_limit_bytes=_limit(task, device))
+        # A plan that does not fit is a result, unless a limit was given for plans to meet.
+        recompute = task["fit_bytes"] is not None
+        plan = step.plan(device, graphs=list(graphs), memory_limit_bytes=_limit(task, device), recompute=recompute)
     except OutOfMemory as error:
         say(facts={"planned_bytes": error.needed_bytes, "available_bytes": error.available_bytes})
         # The step file holds one batch. run.py says how to find the largest one that fits.
         raise Failed("does not fit", str(error).partition(". A step file has")[0]) from None
-    say(facts={"planned_bytes": plan.bytes}, stage="building kernels")
+    say(facts={"planned_bytes": plan.bytes, "fit": fit_text(plan.options, plan.bytes)}, stage="building kernels")
     steps = Steps(say)
     with np.load(path.with_suffix(".npz")) as arrays:
         inputs = {name: _given(arrays, name, keys) for name, keys in graphs.items()}
@@ -121,10 +124,10 @@ def measure(task: MeasureTask, say: Say) -> None:
 
 
 def _limit(task: MeasureTask, device: str) -> int | None:
-    """The most memory that a plan may use: the given limit and, on a device that shares the machine's memory, no more
+    """The most memory that a plan may use: the given limits and, on a device that shares the machine's memory, no more
     than this process may hold (task.py)."""
-    limit = task["limit_bytes"]
-    if not describe(device).unified_memory:
+    limit = min((n for n in (task["limit_bytes"], task["fit_bytes"]) if n is not None), default=None)
+    if is_remote(device) or not describe(device).unified_memory:
         return limit
     held = psutil.Process().memory_info().rss
     room = max(int(FREE * (psutil.virtual_memory().available + held)) - held, 1)

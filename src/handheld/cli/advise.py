@@ -49,8 +49,9 @@ def advise(
 
     Each rule looks at one bottleneck of the run: what was seen, what it costs, what to change, and the
     gain, computed from this run. --try makes the first change (or that of --rule). The step before and
-    after the change take turns in one process, and the promise is printed beside the measurement.
-    Advice to tune leaves its tuning record behind, as handheld tune does.
+    after the change take turns in one process, on the device of the run (also a phone or another machine),
+    and the promise is printed beside the measurement. Advice to tune leaves its tuning record behind, as
+    handheld tune does.
 
     \b
     Examples:

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.live import Live
 from rich.text import Text
 
 import handheld.bench as runner
+from handheld import suite
 from handheld.bench import Progress, Results, Settings
 from handheld.bench.matrix import DEVICES
 from handheld.bench.page import PAGE, bench_page
 from handheld.bench.shapes import Line
-from handheld.cli import bench_tables, output
-from handheld.cli.options import Json, Seed
+from handheld.cli import bench_folders, bench_tables, output
+from handheld.cli.fleet_run import on_fleet
+from handheld.cli.options import FLEET_HELP, Json, MemoryLimit, Seed, batches, nbytes, split
+from handheld.cli.placing import AUTO, Wanted, placed
 from handheld.errors import HandheldError
+from handheld.progress import report
 from handheld.report.document import write_document
 
 ON = ",".join(DEVICES)
 OUT = Path("bench-results")
 SAY_S = 0.25  # Seconds between two updates of the progress line.
-UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 Names = Annotated[
@@ -36,7 +39,7 @@ Names = Annotated[
         show_default=False,
         help=(
             "Workloads (lenet5), groups (text, liu2019), file.py:factory or step files. Default: all "
-            "workloads. With --compare and --merge: results folders."
+            "workloads. With --compare, --merge and --publish: results folders."
         ),
     ),
 ]
@@ -46,8 +49,9 @@ On = Annotated[
         "--on",
         metavar="DEVICES",
         help=(
-            "Devices, separated by commas: opencl, opencl:NAME, reference:cpu, reference:cuda. For comparison, "
-            "plain PyTorch is pytorch:cpu, pytorch:cuda or pytorch:cuda:tf32."
+            "Devices, separated by commas: opencl, opencl:NAME, auto, adb, adb:SERIAL, ssh:user@host, reference:cpu, "
+            "reference:cuda. For comparison, plain PyTorch is pytorch:cpu, pytorch:cuda or pytorch:cuda:tf32. "
+            f"{FLEET_HELP}"
         ),
     ),
 ]
@@ -78,14 +82,15 @@ Resume = Annotated[
     typer.Option("--resume", metavar="FOLDER", help=("Continue this folder with its own workloads and settings.")),
 ]
 Retry = Annotated[bool, typer.Option("--retry", help=("Repeat the runs that did not train."))]
-LimitMemory = Annotated[
+ProcessMemory = Annotated[
     str | None,
     typer.Option(
+        "--process-memory",
         "--limit-memory",
         metavar="SIZE",
         help=(
-            "Most memory per run, both planned on the device and held by the process, such as 2GiB. "
-            "Default: nearly all free memory."
+            "Most memory per run, both planned on the device and held by the process, such as 2GiB. A run that needs "
+            "more does not train. Default: nearly all free memory."
         ),
     ),
 ]
@@ -105,11 +110,22 @@ Cool = Annotated[
     ),
 ]
 Compare = Annotated[bool, typer.Option("--compare", help=("Compare two results folders, row by row."))]
-Merge = Annotated[bool, typer.Option("--merge", help=("Merge results folders into the folder --out."))]
+Merge = Annotated[bool, typer.Option("--merge", help=("Merge results folders into the folder --out, with a page."))]
+Publish = Annotated[
+    bool,
+    typer.Option("--publish", help=("Copy a results folder to --out, to share: without names of people and machines.")),
+]
 PageOption = Annotated[bool, typer.Option("--page/--no-page", help=("Write the page of the results: bench.html."))]
 Listed = Annotated[bool, typer.Option("--list", help=("List the workloads and run nothing."))]
 
 
+def _not_on_fleet(values: dict[str, Any]) -> str:
+    if values["resume"] is not None:
+        return f"--resume continues one device. Try: the same command with --on fleet and --out {values['resume']}"
+    return ""
+
+
+@on_fleet("bench", lambda own: own, _not_on_fleet)
 def bench(
     names: Names = None,
     on: On = ON,
@@ -120,11 +136,13 @@ def bench(
     out: Out = OUT,
     resume: Resume = None,
     retry: Retry = False,
-    limit_memory: LimitMemory = None,
+    memory_limit: MemoryLimit = None,
+    process_memory: ProcessMemory = None,
     timeout: Timeout = Settings.silence_s,
     cool: Cool = "auto",
     compare: Compare = False,
     merge: Merge = False,
+    publish: Publish = False,
     listed: Listed = False,
     page: PageOption = True,
     seed: Seed = 0,
@@ -140,20 +158,20 @@ def bench(
     \b
     Examples:
     handheld bench
-    handheld bench --list
     handheld bench lenet5 gpt --on opencl,reference:cpu --batch 1,4,16
-    handheld bench mine.py:make --limit-memory 2GiB --out mine
-    handheld bench --resume bench-results --retry
+    handheld bench mine.py:make --memory-limit 512MiB --out mine
     handheld bench --compare before after
-    handheld bench --merge phone laptop --out both
+    handheld bench lenet5 --on fleet:phones --out ours
+    handheld bench --publish ours --out shared
     """
     if listed:
         bench_tables.present_workloads(runner.expand(names or ()), json)
         return
-    if compare or merge:
-        _folders(names or [], compare, merge, out, json)
+    if compare or merge or publish:
+        bench_folders.use(names or [], bench_folders.choice(compare, merge, publish), None if out == OUT else out, json)
         return
-    settings = Settings(seconds, steps, seed, nbytes(limit_memory, "--limit-memory"), timeout, cooling(cool))
+    held = nbytes(process_memory, "--process-memory")
+    settings = Settings(seconds, steps, seed, held, timeout, cooling(cool), nbytes(memory_limit))
     if resume is not None:
         if names:
             raise HandheldError(
@@ -163,9 +181,22 @@ def bench(
         matrix, folder = None, resume
         settings = _as_begun(resume, settings)
     else:
-        matrix = runner.Matrix(runner.expand(names or ()), split(on), batches(batch), size)
+        devices, models, sizes = split(on), runner.expand(names or ()), batches(batch)
+        places = _places(models, devices, sizes, size, nbytes(memory_limit), json)
+        matrix = runner.Matrix(models, devices, sizes, size, places)
         folder = out
     _run(matrix, folder, settings, retry, page, json)
+
+
+def _places(
+    models: Sequence[str], devices: Sequence[str], sizes: Sequence[int], size: str, limit: int | None, json: bool
+) -> dict[str, str]:
+    """The device that `auto` stands for, by model; at the largest batch if there are several."""
+    if AUTO not in devices:
+        return {}
+    most = max(sizes, default=None)
+    scale = {name: size if name in suite.WORKLOADS else None for name in models}
+    return {name: placed(Wanted(name, scale[name], AUTO, most, None, memory_limit=limit), json)[0] for name in models}
 
 
 def _run(matrix: runner.Matrix | None, folder: Path, settings: Settings, retry: bool, page: bool, json: bool) -> None:
@@ -199,7 +230,7 @@ def _as_begun(folder: Path, settings: Settings) -> Settings:
         settings,
         **{
             name: before[name]
-            for name in ("seconds", "steps", "seed", "cool_s", "limit_bytes", "silence_s")
+            for name in ("seconds", "steps", "seed", "cool_s", "limit_bytes", "silence_s", "fit_bytes")
             if name in before and getattr(settings, name) == getattr(Settings, name)
         },
     )
@@ -225,8 +256,17 @@ def _end(results: Results, count: int, seconds: float, page: bool, json: bool) -
         bench_tables.present(results, lines, count, seconds)
         if drawn:
             output.out.print(output.grid([("page", output.path(drawn))]))
+        note_lost(results)
     if not any(line["trains"] for line in lines):
         raise typer.Exit(1)
+
+
+def note_lost(results: Results) -> None:
+    """Say how to repeat the runs that ended because their target was lost."""
+    lost = sum(row["status"] == "device lost" or row.get("error") == "TargetLost" for row in results.rows)
+    if lost:
+        ended = "1 run has" if lost == 1 else f"{lost} runs have"
+        output.warn(f"{ended} no result, because the device was lost. Try: the same command with --retry")
 
 
 def _draw(results: Results, lines: list[Line]) -> Path | None:
@@ -240,25 +280,6 @@ def _draw(results: Results, lines: list[Line]) -> Path | None:
     return path
 
 
-def _folders(names: list[str], compare: bool, merge: bool, out: Path, json: bool) -> None:
-    if compare and merge:
-        raise HandheldError("--compare and --merge cannot be combined. Try: one of them")
-    opened = [runner.open_results(name) for name in names]
-    if compare:
-        if len(opened) != 2:
-            raise HandheldError(f"--compare takes two results folders, not {len(opened)}")
-        comparison = runner.compare(*opened)
-        output.print_json(comparison) if json else bench_tables.present_compared(comparison)
-        return
-    merged = runner.merge(opened, out)
-    if json:
-        output.print_json({"folder": str(merged.folder), "rows": merged.rows})
-    else:
-        output.out.print(
-            f"{merged.folder} holds {output.count(len(merged.rows), 'row')} from {len(opened)} folders", soft_wrap=True
-        )
-
-
 @contextlib.contextmanager
 def _kept(folder: Path) -> Iterator[None]:
     """After Ctrl-C, say what the folder holds and how to continue."""
@@ -270,10 +291,10 @@ def _kept(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def shown(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """On a terminal, show the current run and the time that is left."""
+def shown(quiet: bool) -> Iterator[Callable[[Progress], None]]:
+    """On a terminal, show the current run and the time that is left. Elsewhere, report them to who listens."""
     if quiet or not output.err.is_terminal:
-        yield None
+        yield lambda now: report(f"{now.case.workload}, {now.case.batch or 'own'}: {now.stage}", now.done, now.count)
         return
     last = 0.0
     with Live(Text("preparing", style="bold"), console=output.err, transient=True, auto_refresh=False) as screen:
@@ -295,35 +316,6 @@ def shown(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
             )
 
         yield tell
-
-
-def split(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
-
-
-def batches(text: str | None) -> tuple[int, ...]:
-    words = split(text or "")
-    wrong = [word for word in words if not word.isdigit() or int(word) < 1]
-    if wrong or (text is not None and not words):
-        raise HandheldError(
-            f"--batch {text!r} must be batch sizes of at least 1, separated by commas. Try: --batch 1,4,16"
-        )
-    return tuple(int(word) for word in words)
-
-
-def nbytes(text: str | None, option: str) -> int | None:
-    """Bytes from a text such as `512MiB`, `2g` or `1000000`."""
-    if text is None:
-        return None
-    word = text.strip().lower().removesuffix("b").removesuffix("i")
-    unit = word[-1:] if word[-1:] in UNITS else ""
-    try:
-        number = float(word.removesuffix(unit)) * UNITS[unit]
-    except ValueError:
-        number = 0.0
-    if not 1 <= number < 2**63:
-        raise HandheldError(f"{option} {text!r} must be a size. Try: 512MiB or 2GiB")
-    return int(number)
 
 
 def cooling(text: str) -> float | None:

@@ -35,6 +35,8 @@ def say_row(row: Row, number: int) -> None:
     start = (str(number), row["workload"], row["device"], batch)
     if row["status"] == "trained":
         output.out.print(Text(lines.line(*start, *_numbers(row))))
+        for part in textwrap.wrap(f"to fit: {row['fit']}", output.out.width - 5) if row.get("fit") else ():
+            output.out.print(Text(f"     {part}", style="dim"))
         return
     _say_why(lines.line(*start), row)
 

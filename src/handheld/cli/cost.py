@@ -12,15 +12,17 @@ import typer
 from handheld.analyse.run import open_run
 from handheld.cli import cost_tables
 from handheld.cli.data_options import PLAIN, DataOptions, with_example_options
+from handheld.cli.described import captured, device_caps
 from handheld.cli.options import SPEC_HELP, Data, Json, Precision, Size
-from handheld.cli.plan import captured, device_caps, plan_row, plan_sizes, trained, wanted_batches
+from handheld.cli.plan import plan_row, plan_sizes, wanted_batches
 from handheld.cli.stages import stages
-from handheld.device import DeviceCaps, canonical
+from handheld.device import DeviceCaps, canonical, takes_launches
 from handheld.errors import HandheldError
 from handheld.forecast import store
 from handheld.forecast.model import CostModel, cost_model, read_rates
 from handheld.forecast.rest import RestCost, rest_of_checkpoint, rest_of_run
 from handheld.forecast.step import StepCost, predict
+from handheld.placement.table import trained
 from handheld.profile import energy_models
 from handheld.resolve import open_model
 
@@ -37,8 +39,8 @@ Device = Annotated[
     typer.Option(
         "--on",
         metavar="DEVICE",
-        help="A device of this machine (opencl, opencl:NAME), a description that comes with Handheld (adreno-740, "
-        "jetson-orin-nano, raspberry-pi-5, ...), or the JSON file of one.",
+        help="A device (opencl, opencl:NAME, adb, adb:SERIAL, ssh:user@host), a description that comes with Handheld "
+        "(adreno-740, jetson-orin-nano, raspberry-pi-5, ...), or the JSON file of one.",
     ),
 ]
 Batch = Annotated[
@@ -232,12 +234,12 @@ def _no_joules(caps: DeviceCaps, on: str, costs: Sequence[StepCost], length: Len
         known = length.steps is not None or length.epochs is not None
         missing = "" if known else ", but the length is not known. Try: --steps N, or --epochs N --samples N"
         return [f"energy of the training: from the given {length.watts:g} W{missing}"]
-    why = energy_models.stored(caps)[1]
+    why = energy_models.stored(caps, on)[1]
     if not why or any(row.joules for row in costs):
         return []
     reason, _, command = why.partition(". Try: ")
     # The command measures the devices of this machine, with a power sensor.
-    here = f"; or {command}, if the device has a power sensor" if canonical(on).startswith("opencl") else ""
+    here = f"; or {command}, if the device has a power sensor" if takes_launches(on) else ""
     return [f"no joules: {reason}. Try: --watts W, the power of the device while it trains{here}"]
 
 

@@ -2,35 +2,54 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import platform
 import sys
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
-import psutil
 import typer
 from rich.table import Table
 from rich.text import Text
 
 import handheld
-from handheld.backends.base import available_memory
-from handheld.backends.opencl import devices as opencl_devices
-from handheld.cli import energy_model, output, probe, sensing
+from handheld.backends.hints import driver_hint
+from handheld.backends.present import present_devices
+from handheld.backends.runner import connect
+from handheld.cli import attached, driver_checks, energy_model, machine_facts, output, sensing
+from handheld.cli.fleet_run import on_fleet
 from handheld.cli.options import Json
 from handheld.cost.energy import EnergyModel
-from handheld.device import DeviceCaps
-from handheld.errors import DeviceError
+from handheld.device import DeviceCaps, backend_of
+from handheld.drivers.store import Truth
+from handheld.errors import DeviceError, HandheldError
 from handheld.measure import ceilings
 from handheld.measure.timing import Measured
 from handheld.plan.tuning import load_tuning
 from handheld.profile import energy_models
-from handheld.run import guards
+from handheld.profile.machine import need_power
+from handheld.targets.names import is_remote, is_target, no_pyopencl, parse
 
 _PACKAGES = ("numpy", "pyopencl", "pocl-binary-distribution", "torch", "scikit-learn", "pillow")
 
 
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="DEVICE",
+        help="Only this device: opencl:NAME, adb, adb:SERIAL or ssh:user@host. fleet:GROUP with --conformance.",
+    ),
+]
+
+
+def _not_on_fleet(values: dict[str, Any]) -> str:
+    return "" if values["conformance"] else "doctor takes a fleet only with --conformance. Try: handheld fleet"
+
+
+@on_fleet("doctor", lambda own: own, _not_on_fleet)
 def doctor(
     measure: Annotated[
         bool, typer.Option("--ceilings", help=("Measure the peak rates of each device and store them."))
@@ -38,32 +57,48 @@ def doctor(
     energy: Annotated[
         bool, typer.Option("--energy", help=("Measure the energy model of each device and store it."))
     ] = False,
-    on: Annotated[str | None, typer.Option("--on", metavar="DEVICE", help=("Only this device."))] = None,
+    recheck: driver_checks.Recheck = False,
+    conformance: driver_checks.Conformance = False,
+    out: driver_checks.Out = None,
+    sample: driver_checks.Sample = None,
+    on: On = None,
     json: Json = False,
 ) -> None:
-    """Show what this machine can do and what is missing.
+    """Show what this machine or a target can do and what is missing.
 
-    Each device computes something small as a test; the exit code is 1 if none passes. Device names
-    are stable: use a name printed here for --on in any command. Memory is what is free now, not the
-    driver's total.
+    Each device computes something small as a test; the exit code is 1 if none passes. A driver that was
+    never seen is checked instead: every kernel family against NumPy, once, which takes seconds, or minutes
+    with a slow compiler. Plans avoid what is wrong. Device names are stable: use a name printed here for
+    --on in any command. Memory is what is free now, not the driver's total.
 
-    Sensors come last. Each shows its reading, how often to read it and the cost of a reading, or why
-    it is missing.
+    Sensors come last. Each shows its reading, how often to read it and the cost of a reading, or why it is
+    missing. On a target, everything but the lines `host` and `packages` is about the target.
 
     --ceilings measures arithmetic, bandwidth by working set, transfers and launches. It shows medians
     with the range between quartiles, takes some seconds, and stores the result for later calls.
 
-    --energy measures ops of all kinds alone, for one to three minutes, and stores a model. Profiles then
-    show the joules of every op. It needs a power sensor.
+    --energy measures ops of all kinds alone, for one to three minutes, or longer if only a battery tells
+    the power, and stores a model. Profiles then show the joules of every op. It needs a power sensor.
+
+    --conformance compares every op case and its gradients with PyTorch in float64, each in a process
+    that may crash. It takes minutes, continues where it was interrupted, and writes report.json, report.md
+    and report.html, to be published. It needs PyTorch on this machine; the device may be a target.
 
     \b
     Examples:
     handheld doctor
+    handheld doctor --conformance --on opencl:pocl --out pocl-report
     handheld doctor --ceilings --on opencl:pocl
     handheld doctor --energy --on opencl
+    handheld doctor --on adb
     handheld doctor --json > machine.json
     """
-    report = examine(measure, on, energy)
+    if conformance:
+        driver_checks.run_cases(on, out, sample, json)
+        return
+    if out is not None or sample is not None:
+        raise HandheldError("--out and --sample belong to the op cases. Try: handheld doctor --conformance")
+    report = examine(measure, on, energy, recheck)
     if json:
         output.print_json({**report, "devices": [device.to_json() for device in report["devices"]]})
     else:
@@ -93,6 +128,7 @@ class DeviceFacts:
     ceilings: ceilings.Ceilings | None
     energy: EnergyModel | None
     no_energy: str  # why there is no energy model, or ""
+    check: Truth | None = None
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -104,72 +140,69 @@ class DeviceFacts:
             "ceilings": self.ceilings.to_json() if self.ceilings else None,
             "energy": self.energy.to_json() if self.energy else None,
             "no_energy": self.no_energy,
+            "check": self.check.to_json() if self.check else None,
         }
 
 
-class Report(TypedDict):
-    """Everything that doctor reports."""
+class Report(machine_facts.MachineFacts):
+    """Everything that doctor reports. `handheld`, `python`, `host_system` and `packages` are those of this machine."""
 
     handheld: str
     python: str
-    system: str
-    memory_bytes: int
-    memory_available_bytes: int
+    host_system: str
     packages: dict[str, str | None]
-    battery_percent: float | None
-    temperature_celsius: float | None
     devices: list[DeviceFacts]
+    phones: list[attached.PhoneFacts]
     sensors: list[sensing.SensorFacts]
     notes: list[str]
 
 
-def examine(measure: bool = False, on: str | None = None, energy: bool = False) -> Report:
+def examine(measure: bool = False, on: str | None = None, energy: bool = False, recheck: bool = False) -> Report:
     if energy:
-        energy_model.need_power()
-    devices, notes = _devices(measure, energy, on)
-    battery, heat = guards.battery(), guards.temperature()
+        need_power(on or "opencl")
+    devices, notes = _devices(measure, energy, on, recheck)
+    remote = on is not None and is_remote(on)
     return {
+        **machine_facts.examine(on),
         "handheld": handheld.__version__,
         "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "memory_bytes": psutil.virtual_memory().total,
-        "memory_available_bytes": available_memory(),
+        "host_system": machine_facts.this_system(),
         "packages": {name: _version(name) for name in _PACKAGES},
-        "battery_percent": battery[0] if battery else None,
-        "temperature_celsius": heat,
         "devices": devices,
-        "sensors": sensing.examine(),
-        "notes": notes + _missing(),
+        "phones": attached.examine() if on is None else [],
+        "sensors": sensing.examine_on(on) if on is not None and remote else sensing.examine(),
+        "notes": notes + _missing(remote),
     }
 
 
-def _devices(measure: bool, energy: bool, on: str | None) -> tuple[list[DeviceFacts], list[str]]:
+def _devices(measure: bool, energy: bool, on: str | None, recheck: bool) -> tuple[list[DeviceFacts], list[str]]:
     try:
-        devices = opencl_devices.devices() if on is None else [opencl_devices.find(on)]
+        devices = _named(on)
     except DeviceError as error:
         if on is not None:
             raise
         return [], [str(error)]
     rows = []
-    for device in devices:
-        name = f"opencl:{device.name}"
-        with output.err.status(f"{name} computes …"):
-            problem = probe.run_in_child(name)
+    for name, caps in devices:
+        truth, problem = driver_checks.examine(name, caps, recheck)
         if measure and not problem:
             problem = _measure(name)
         if energy and not problem:
-            problem = energy_model.measure(name, device.caps)
-        known = energy_models.stored(device.caps)
-        rows.append(DeviceFacts(name, problem, device.caps, _tuning(device.caps), ceilings.stored(device.caps), *known))
-    notes = (
-        []
-        if rows
-        else [
-            "there is no OpenCL device. Try: pip install pocl-binary-distribution (x86-64 "
-            "Linux), or install the GPU vendor's OpenCL driver"
-        ]
-    )
+            problem = energy_model.measure(name, caps)
+        known = energy_models.stored(caps, name)
+        rows.append(DeviceFacts(name, problem, caps, _tuning(caps), ceilings.stored(caps), *known, truth))
+    notes = [] if rows else [f"there is no OpenCL device. {driver_hint()}"]
     return rows, notes
+
+
+def _named(on: str | None) -> list[tuple[str, DeviceCaps]]:
+    """The devices to examine: those of this machine, those of a target, or the one that the user named."""
+    if on is not None and backend_of(on) != "opencl" and is_target(on):
+        target = parse(on)
+        with output.err.status(f"{target.target} answers …"):
+            found = [connect.find(target)] if target.device else connect.devices(target)
+        return [(str(dataclasses.replace(target, device=device.name)), device.caps) for device in found]
+    return [(device.name, device.caps) for device in present_devices(on)]
 
 
 def _measure(name: str) -> str:
@@ -212,11 +245,14 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _missing() -> list[str]:
+def _missing(remote: bool) -> list[str]:
+    """What this machine lacks for the devices that were examined."""
     notes = []
+    if no_pyopencl() and not remote:
+        notes.append(f"pyopencl cannot be imported ({no_pyopencl()}): the native runner serves the OpenCL devices here")
     if _version("torch") is None:
         notes.append(
-            "PyTorch is not installed: step files train here, but capturing a model needs PyTorch. "
+            "PyTorch is not installed on this machine: step files train, but capturing a model needs PyTorch. "
             "Try: pip install torch"
         )
     for package, needs in (("scikit-learn", "--data digits needs"), ("pillow", "image folders need")):
@@ -227,22 +263,21 @@ def _missing() -> list[str]:
 
 def present(report: Report) -> None:
     """Print the report."""
-    free, total = report["memory_available_bytes"], report["memory_bytes"]
-    heat, charge = report["temperature_celsius"], report["battery_percent"]
-    output.out.print(
-        output.grid(
-            [
-                ("handheld", f"{report['handheld']} on Python {report['python']}, {report['system']}"),
-                ("memory", f"{output.size(free)} free of {output.size(total)}"),
-                ("packages", ", ".join(f"{k} {v}" for k, v in report["packages"].items() if v)),
-                ("battery", "not reported" if charge is None else f"{charge:.0f}%"),
-                ("temperature", "not reported" if heat is None else f"{heat:.0f} °C"),
-            ]
-        )
-    )
+    software = f"{report['handheld']} on Python {report['python']}, {report['host_system']}"
+    packages = ("packages", ", ".join(f"{k} {v}" for k, v in report["packages"].items() if v))
+    machine = machine_facts.rows(report)
+    if report["target"]:
+        who = f"{report['target']}: {report['model']}" if report["model"] else report["target"]
+        header = [("target", who), ("system", report["system"]), *machine, ("host", f"handheld {software}"), packages]
+    else:
+        header = [("handheld", software), packages, *machine]
+    output.out.print(output.grid(header))
     for device in report["devices"]:
         output.out.print()
         output.out.print(_device(device))
+    if report["phones"]:
+        output.out.print()
+        output.out.print(output.grid(attached.rows(report["phones"])))
     output.out.print()
     output.out.print(Text("sensors", style="bold"))
     output.out.print(output.grid(sensing.rows(report["sensors"])))
@@ -256,6 +291,7 @@ def _device(device: DeviceFacts) -> Table:
         Text("PASS", style="bold green") if not device.problem else Text.assemble(("FAIL ", "bold red"), device.problem)
     )
     caps = device.caps
+    on = f" --on {device.name}" if is_remote(device.name) else ""  # for commands to try
     extras = [name.replace("_", " ") for name in ("fp16", "fp64", "images", "unified_memory") if getattr(caps, name)]
     if caps.kind == "cpu":
         wide = " (AVX-512, requested by name)" if caps.features else ""
@@ -266,6 +302,7 @@ def _device(device: DeviceFacts) -> Table:
             ("result", verdict),
             ("what", f"{caps.name} ({caps.kind}, {output.count(caps.compute_units, 'compute unit')})"),
             ("driver", caps.driver),
+            *([] if device.problem and device.check is None else [("check", driver_checks.words(device.check, on))]),
             (
                 "memory",
                 f"{output.size(caps.global_mem_bytes)} available, "
@@ -273,26 +310,26 @@ def _device(device: DeviceFacts) -> Table:
                 f"{output.size(caps.local_mem_bytes)} local",
             ),
             ("has", ", ".join(extras) or "nothing optional"),
-            ("tuning", _tuning_words(device.tuning)),
-            *_ceilings_rows(device.ceilings),
+            ("tuning", _tuning_words(device.tuning, on)),
+            *_ceilings_rows(device.ceilings, on),
             *energy_model.rows(device.energy, device.no_energy),
         ]
     )
 
 
-def _tuning_words(tuning: TuningFacts) -> str:
-    lines = list(tuning["ignored"])
+def _tuning_words(tuning: TuningFacts, on: str) -> str:
+    lines = [f"{line}{on}" if line.endswith("MODEL") else line for line in tuning["ignored"]]
     if tuning["shapes"]:
         lines.insert(
             0, f"{output.count(tuning['shapes'], 'shape')} tuned, {tuning['changed']} of them differ from the default"
         )
     lines += [f"left out {output.count(n, 'variant')}: {why}" for why, n in tuning["failed"].items()]
-    return "\n".join(lines) or "none. Try: handheld tune MODEL"
+    return "\n".join(lines) or f"none. Try: handheld tune MODEL{on}"
 
 
-def _ceilings_rows(known: ceilings.Ceilings | None) -> list[tuple[str, str]]:
+def _ceilings_rows(known: ceilings.Ceilings | None, on: str) -> list[tuple[str, str]]:
     if known is None:
-        return [("ceilings", "not measured. Try: handheld doctor --ceilings")]
+        return [("ceilings", f"not measured. Try: handheld doctor --ceilings{on}")]
     half = f", fp16 {_rate(known.fp16, 'FLOP/s')}" if known.fp16 else ""
     rows = [
         ("ceilings", f"measured {known.date}, medians (± half the range between quartiles)"),

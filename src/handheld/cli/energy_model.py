@@ -9,12 +9,6 @@ from handheld.cost.energy import EnergyModel, Rail
 from handheld.device import DeviceCaps
 from handheld.profile import energy_models
 from handheld.profile.calibrate import calibrate
-from handheld.profile.sampling import sources
-
-
-def need_power() -> None:
-    """Raise HandheldError if there is no power sensor, before anything is measured."""
-    sources().need_power()
 
 
 def measure(name: str, caps: DeviceCaps) -> str:
@@ -37,7 +31,7 @@ def rows(model: EnergyModel | None, reason: str) -> Sequence[tuple[str, str]]:
     ops = output.count(len(model.samples), "op")
     return [
         ("energy", f"model measured {model.date} with {ops} in {model.measuring_s:.0f} s"),
-        *((f"  {rail.name}", _rail(model, rail)) for rail in model.rails),
+        *(("", f"{rail.name}: {_rail(model, rail)}") for rail in model.rails),  # Names are too long for labels.
     ]
 
 

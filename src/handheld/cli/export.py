@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from handheld import container, package
 from handheld import export as exporters
+from handheld.adapters import MERGED, taken
 from handheld.analyse.run import open_run
 from handheld.cli import output
 from handheld.cli.options import Json, Last
@@ -16,6 +18,7 @@ from handheld.cli.prepare import check_writable
 from handheld.errors import HandheldError, StepFileError
 from handheld.export import tensorboard
 from handheld.export.state import State, state_of
+from handheld.packing import from_meta, unpacked_state
 from handheld.run.checkpoint import read_history, read_result
 from handheld.step import names_in
 
@@ -28,6 +31,14 @@ _SUFFIXES = {
     ".perfetto-trace": "perfetto",
     ".json": "chrome",
 }
+Lora = Annotated[
+    str,
+    typer.Option(
+        "--lora",
+        metavar="WHAT",
+        help="Of a model with LoRA: merged (into the weights, under the model's own names), adapter or all.",
+    ),
+]
 _ALL = ", ".join((*exporters.FORMATS, *exporters.STATE_FORMATS))
 
 
@@ -41,6 +52,7 @@ def export(
         Path | None, typer.Option("--out", metavar="PATH", help="File or folder to write. Default: next to the file.")
     ] = None,
     last: Last = False,
+    lora: Lora = MERGED,
     json: Json = False,
 ) -> None:
     """Write a run file or a trained model in another format.
@@ -62,15 +74,20 @@ def export(
     handheld export lenet5-train-1.run --format tensorboard --out events
     handheld export model.step --out model.pt
     handheld export run.checkpoint --out model.safetensors
+    handheld export tuned.step --lora adapter --out adapter.safetensors
     """
     if format_name == "tensorboard" and _kind(file) == "checkpoint":
         _print_files(_export_history(file, out or exporters.place(file, format_name)), json)
         return
     state = _state(file, last)
+    if lora != MERGED and state is None:
+        raise HandheldError(f"--lora is for trained models, and {file} is none. Try: a step file or a checkpoint")
     if last and (state is None or not state.words):
         raise HandheldError(f"--last chooses a state of a checkpoint, and {file} is none. Try: without --last")
     if state is not None:
-        _export_state(file, state, format_name, out, json)
+        arrays = taken(state.arrays, lora)
+        tied = {name: first for name, first in state.shared.items() if name in arrays}
+        _export_state(file, replace(state, arrays=arrays, shared=tied), format_name, out, json)
         return
     chosen = format_name or _SUFFIXES.get(out.suffix if out else "", "csv")
     if chosen in exporters.STATE_FORMATS:
@@ -136,15 +153,13 @@ def _state(file: Path, last: bool) -> State | None:
     if kind != "checkpoint":
         return None
     result = read_result(file, last)
-    names = result.origin.get("model")
-    if not isinstance(names, tuple) or not all(name in result.state for name in names):
+    names, values = result.origin.get("model"), unpacked_state(result.state, from_meta(result.origin))
+    if not isinstance(names, tuple) or not all(name in values for name in names):
         raise HandheldError(
             f"{file} does not say which of its values belong to the model: an older Handheld wrote it. "
             "Try: --resume the training once, or --export a step file and export that"
         )
-    return State(
-        {name: result.state[name] for name in names}, {}, names_in(dict(result.origin), "absent"), result.words
-    )
+    return State({name: values[name] for name in names}, {}, names_in(dict(result.origin), "absent"), result.words)
 
 
 def _export_state(file: Path, state: State, format_name: str | None, out: Path | None, json: bool) -> None:

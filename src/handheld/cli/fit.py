@@ -1,102 +1,170 @@
-"""Checks that data fits a model, before a device is opened."""
+"""`handheld fit`: the largest batch for a memory limit, and what less memory costs in time."""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from typing import Annotated, Any
 
-import numpy as np
+import typer
+from rich.text import Text
 
-from handheld.data import ArrayData, Data, DataSet, ImageData, TextData
-from handheld.data.dataset import listed
-from handheld.errors import BatchError, DataError
-from handheld.graph.graph import Graph, IndexRange
-from handheld.resolve import resized
-from handheld.run.batch import check_batch
-from handheld.run.sizes import rows
+from handheld.cli import output
+from handheld.cli.data_options import PLAIN, DataOptions, with_example_options
+from handheld.cli.described import captured, device_caps
+from handheld.cli.options import Data, Json, Precision, Size, Spec, nbytes
+from handheld.cli.placing import Goal, Wanted, placed
+from handheld.cli.plan import Device, plan_sizes
+from handheld.cli.stages import stages
+from handheld.cli.tables import Column, table
+from handheld.device import DeviceCaps, canonical
+from handheld.limits.curve import Curve, Point, curve, largest_as_it_is, largest_fitted
+from handheld.limits.planning import FittedSizes, Fitting
+from handheld.resolve import StepFile, open_model
+from handheld.run.fitting import Largest, Probe
+
+SECONDS = 60.0
+POINTS = 8
+
+Batch = Annotated[
+    int | None, typer.Option("--batch", min=1, metavar="N", help="Batch size of the table. Default: the model's own.")
+]
+Limit = Annotated[
+    str | None,
+    typer.Option(
+        "--memory-limit", metavar="SIZE", help="Memory for the largest batch, such as 512MiB. Default: the device's."
+    ),
+]
+Seconds = Annotated[
+    float,
+    typer.Option("--seconds", min=0, metavar="S", help="How long to look for each of the two batches; 0: do not."),
+]
+Points = Annotated[int, typer.Option("--points", min=2, metavar="N", help="How many limits the table has.")]
 
 
-def check_fit(graph: Graph, dataset: DataSet, model: str) -> None:
-    """Check shapes, types, and the range of labels or tokens."""
-    limits = graph.ranges
-    for data in filter(None, (dataset.train, dataset.test)):
-        try:
-            check_batch(graph, resized(next(iter(data.epoch(0))), rows(graph)))
-        except BatchError as error:
-            raise misfit(dataset, model, error) from None
-        for given, array in zip(graph.inputs, _held(data, graph), strict=True):
-            if given.name in limits and array is not None:
-                _, low, high, ignore = limits[given.name]
-                bad = array[((array < low) | (array >= high)) & (array != ignore)]
-                if bad.size:
-                    text = (
-                        f"it holds {int(bad.flat[0])}; the model takes classes or tokens from {low} to {high - 1}. "
-                        "Try: other data, or a model with more classes or tokens"
-                    )
-                    raise misfit(dataset, model, BatchError(text, limits[given.name]))
+@with_example_options
+def fit(
+    what: Spec,
+    data: Data = None,
+    size: Size = None,
+    batch: Batch = None,
+    device: Device = None,
+    goal: Goal = None,
+    memory_limit: Limit = None,
+    precision: Precision = "float32",
+    points: Points = POINTS,
+    seconds: Seconds = SECONDS,
+    json: Json = False,
+    given: DataOptions = PLAIN,
+) -> None:
+    """Find the largest batch for a memory limit, and show what less memory costs.
 
+    A plan needs less memory if values of the forward pass are computed again in the backward pass. The
+    table shows the time of a step for limits from none down to the smallest that can be met, and in
+    micro-batches if these give the same update. Times are predicted, as in handheld cost. Nothing
+    runs, and a described device need not be present.
 
-def misfit(dataset: DataSet, model: str, error: BatchError) -> DataError:
-    """The error for data that does not fit. It speaks of classes where a label is out of range."""
-    if error.allowed is None or not _is_label(dataset, error.allowed):
-        return DataError(f"{dataset.name} does not fit {model}: {error}")
-    _, low, high, _ = error.allowed
-    names, scores = dataset.classes, high - low
-    many = f"{scores} class" + ("" if scores == 1 else "es")
-    if len(names) > scores:
-        return DataError(
-            f"{dataset.name} does not fit {model}: the data has {len(names)} classes ({listed(names)}), but the model "
-            f"gives scores for {scores}. Try: a last layer with {len(names)} outputs, or data with {many}"
-        )
-    held_labels = (_labels(data) for data in (dataset.train, dataset.test) if data is not None)
-    values = sorted({int(v) for labels in held_labels if labels is not None for v in np.unique(labels)})
-    held = f"the labels of the data are {listed([str(v) for v in values])}" if values else "a label is out of range"
-    need = f"a last layer with {max(values) + 1} outputs, or " if values and values[0] >= low else ""
-    return DataError(
-        f"{dataset.name} does not fit {model}: {held}, but the model gives scores for {many} ({low} to {high - 1}). "
-        f"Try: {need}labels from {low} to {high - 1}"
+    \b
+    Examples:
+    handheld fit mobilenet_v2 --size paper --on adreno-740 --memory-limit 1GiB
+    handheld fit mine.py:make --data photos/ --batch 16
+    """
+    limit = nbytes(memory_limit)
+    asked = Wanted(
+        what, size, device or "opencl", batch, goal, precision, data, given, memory_limit=limit, measure=False
     )
+    on, batch = placed(asked, json)
+    caps = device_caps(on)
+    spec = open_model(what, size)
+    count = batch or spec.default_batch
+    with stages(json) as say:
+        say(f"capturing {spec.name} for a batch of {count}")
+        step = captured(spec, count, data, given)
+        plain = plan_sizes(step, count, None, canonical(on), caps, limit, precision)
+        fitting = Fitting(plain.step, plain.device, caps, plain.names(count), plain.options, _description(on))
+        made = curve(fitting, points, say)
+        sizes = FittedSizes(step, plain.device, caps, plain.names(count), plain.options)
+        sizes.prices, whole, least = fitting.prices, made.points[0].bytes, made.points[-1].bytes
+        as_it_is = again = None
+        if seconds:
+            as_it_is = largest_as_it_is(plain, Probe(count, whole, whole <= plain.available), seconds, say)
+            known = Probe(count, least, least <= plain.available)
+            again = largest_fitted(sizes, known, as_it_is.batch, seconds, say)
+    result = {
+        "model": spec.name,
+        "device": on,
+        "name": caps.name,
+        "precision": precision,
+        "batch": count,
+        "available_bytes": plain.available,
+        "largest": _found(again),
+        "largest_as_it_is": _found(as_it_is),
+        "only_batches_of_the_file": isinstance(spec, StepFile),
+        **_points(made),
+    }
+    output.print_json(result) if json else present(result, made)
 
 
-def one_class(dataset: DataSet) -> str:
-    """A warning if all samples have the same class, or ""."""
-    labels = _labels(dataset.train)
-    if dataset.facts.kind == "text" or not (len(dataset.classes) == 1 or (labels is not None and np.ptp(labels) == 0)):
-        return ""
-    number = 0 if len(dataset.classes) == 1 or labels is None else int(labels.flat[0])
-    name = dataset.classes[number] if 0 <= number < len(dataset.classes) else str(number)
-    hint = {
-        "images": "one sub-folder per class",
-        "table": "rows of more classes, or --label COLUMN for another column",
-    }.get(dataset.facts.kind, "samples of more classes")
-    return f"{dataset.name}: there is only one class, {name}, so accuracy says nothing. Try: {hint}"
+def _points(made: Curve) -> dict[str, object]:
+    return {
+        "points": [dataclasses.asdict(point) for point in made.points],
+        "micro_batches": [dataclasses.asdict(point) for point in made.divided],
+        "no_micro_batches": made.why_whole,
+        "times": made.source,
+    }
 
 
-def _is_label(dataset: DataSet, allowed: IndexRange | tuple[str, int, int, int | None]) -> bool:
-    """Whether a range belongs to the labels, and not to the tokens that a model reads."""
-    data = dataset.train
-    if _labels(data) is None:
-        return False
-    last = str(len(data.arrays) - 1) if isinstance(data, ArrayData) and not data.names else "1"
-    return allowed[0] in ("label", "labels", last)
+def _description(name: str) -> str:
+    return name if name in DeviceCaps.names() else ""
 
 
-def _labels(data: Data) -> Any:
-    """The class of each training sample, if samples have one whole number each; else None."""
-    if isinstance(data, ImageData):
-        return data.labels
-    if not isinstance(data, ArrayData) or len(data.arrays) < 2:
-        return None
-    last = next((i for i, name in enumerate(data.names) if name in ("label", "labels")), len(data.arrays) - 1)
-    labels = data.arrays[last]
-    return labels if labels.dtype.kind in "iu" and labels.ndim == 1 and labels.size else None
+def _found(found: Largest | None) -> dict[str, Any] | None:
+    return None if found is None else {"batch": found.batch or None, "exact": found.exact, "plans": len(found.tried)}
 
 
-def _held(data: Data, graph: Graph) -> tuple[Any, ...]:
-    """The arrays that the data keeps in memory, one per input; None for an input that is read from files."""
-    if isinstance(data, TextData):
-        return data.tokens, data.tokens
-    if isinstance(data, ImageData):
-        return None, data.labels
-    if isinstance(data, ArrayData) and data.names:
-        return tuple(data.arrays[data.names.index(given.name)] for given in graph.inputs)
-    return data.arrays if isinstance(data, ArrayData) else ()
+def present(result: dict[str, Any], made: Curve) -> None:
+    """Print the answer first: the largest batch. Then the table."""
+    output.out.print(Text(_answer(result), style="bold"))
+    output.out.print()
+    lines = [
+        ("model", f"{result['model']}, batch {result['batch']}, {result['precision']}"),
+        ("device", f"{result['name']}, {output.size(result['available_bytes'])} may be used"),
+        ("times", f"predicted: {made.source}"),
+    ]
+    output.out.print(output.grid(lines))
+    output.out.print()
+    columns = [Column(name) for name in ("memory", "share", "time", "factor", "computed again")]
+    columns.append(Column("", name_of=True))
+    output.out.print(
+        table(columns, [_cells(point, result["available_bytes"]) for point in (*made.points, *made.divided)])
+    )
+    if not all(point.outputs for point in made.points):
+        output.out.print("*: the outputs of the training step are not kept")
+    if made.why_whole:
+        output.out.print(f"No micro-batches: {made.why_whole}")
+
+
+def _cells(point: Point, available: int) -> tuple[str, ...]:
+    values = output.count(point.values, "value") + ("" if point.outputs else " *")
+    if point.micro_batches > 1:
+        values = output.count(point.micro_batches, "micro-batch")
+    milliseconds = f"{1e3 * point.seconds:,.3g} ms"
+    fits = "fits" if point.bytes <= available else "does not fit"
+    return output.size(point.bytes), f"{point.share:.0%}", milliseconds, f"{point.factor:.2f}", values, fits
+
+
+def _answer(result: dict[str, Any]) -> str:
+    again, plain, room = result["largest"], result["largest_as_it_is"], output.size(result["available_bytes"])
+    if again is None or plain is None:
+        return "The largest batch was not looked for (--seconds 0)"
+    if not again["batch"]:
+        least = output.size(result["points"][-1]["bytes"])
+        return f"No batch fits into {room}. A batch of {result['batch']} needs at least {least}"
+    if result["only_batches_of_the_file"]:
+        without = "none" if not plain["batch"] else f"{plain['batch']:,}"
+        return f"The largest batch of the step file that fits into {room} is {again['batch']:,}; as it is, {without}"
+    least = "" if again["exact"] else " or more (--seconds was too short to be sure)"
+    without = "no batch fits" if not plain["batch"] else f"{plain['batch']:,}" + ("" if plain["exact"] else " or more")
+    return (
+        f"The largest batch that trains in {room} is {again['batch']:,}{least} with values computed again; "
+        f"without, {without}"
+    )

@@ -12,8 +12,9 @@ from rich.text import Text
 
 from handheld import bench
 from handheld.cli import bench_tables, output
-from handheld.cli.bench import batches, cooling, shown, split
-from handheld.cli.options import Json, On, Seed, out_folder
+from handheld.cli.bench import cooling, note_lost, shown
+from handheld.cli.fleet_run import on_fleet
+from handheld.cli.options import Json, OnFleet, Seed, batches, out_folder, split
 from handheld.errors import HandheldError, StudyError
 from handheld.report.document import write_document
 from handheld.studies import findings2019, liu2019, page2019
@@ -76,8 +77,14 @@ def check_pages(page: Path | None, no_page: bool) -> None:
         raise StudyError("--page draws a page, and --no-page asks for none. Try: one of the two")
 
 
+def not_on_fleet(values: dict[str, Any]) -> str:
+    """Why these options of a study cannot be combined with a fleet, or ""."""
+    return "--page draws the page of one result. Try: without --on fleet" if values["page"] is not None else ""
+
+
+@on_fleet("study liu2019", lambda own: own, not_on_fleet)
 def study_liu2019(
-    on: On = "opencl",
+    on: OnFleet = "opencl",
     workloads: Workloads = "trained",
     batch: Batch = _BATCHES,
     size: Size = "small",
@@ -130,6 +137,8 @@ def study_liu2019(
     if target:
         _write_page(target, study)
     _present(study, result, target, json)
+    if not json:
+        note_lost(bench.open_results(out))
 
 
 def _again(page: Path, out: Path | None, json: bool) -> None:

@@ -67,7 +67,8 @@ def _how_far(run: Run) -> Text:
     steps = settings.get("steps")
     windows = len(run.file.rows("SELECT 1 FROM energy_window"))
     text = f"{done} of {output.count(steps, 'step')}" if steps else output.count(done, "step")
-    seconds = (time.monotonic_ns() - run.meta["begun_monotonic_ns"]) * 1e-9
+    ahead_ns = (run.meta.get("clock") or {}).get("ahead_ns", 0)  # of the clock of a target
+    seconds = (time.monotonic_ns() + ahead_ns - run.meta["begun_monotonic_ns"]) * 1e-9
     return Text.assemble(
         (text, "bold"),
         f", {output.count(windows, 'window')} for energy" if windows else "",

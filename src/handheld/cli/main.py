@@ -25,6 +25,9 @@ from handheld.cli import (
     cost,
     doctor,
     export,
+    federate,
+    fit,
+    fleet,
     import_trace,
     output,
     package,
@@ -32,13 +35,16 @@ from handheld.cli import (
     predict,
     profile,
     report,
+    runner,
     serve,
     show,
     stopping,
     study,
+    target,
     train,
     tune,
     verify,
+    where,
 )
 from handheld.errors import HandheldError
 from handheld.run.interrupt import Interrupted, ignore_interrupts
@@ -149,7 +155,9 @@ app.command("advise")(advise.advise)
 app.command("export")(export.export)
 app.command("import")(import_trace.import_)
 app.command("plan")(plan.plan)
+app.command("fit")(fit.fit)
 app.command("cost")(cost.cost)
+app.command("where")(where.where)
 app.command("package")(package.package)
 app.command("verify")(verify.verify)
 app.command("tune")(tune.tune)
@@ -157,6 +165,10 @@ app.command("bench")(bench.bench)
 app.command("compare")(compare.compare)
 app.command("serve")(serve.serve)
 app.add_typer(study.study, name="study")
+app.add_typer(runner.runner, name="runner")
+app.add_typer(target.target, name="target")
+app.add_typer(federate.federate, name="federate")
+app.add_typer(fleet.fleet, name="fleet")
 
 
 def _version(wanted: bool) -> None:

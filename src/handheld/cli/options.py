@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from handheld.errors import HandheldError
+from handheld.units import parse_size
 
 SPEC_HELP = (
     "A workload (lenet5), a step file, or file.py:factory. The factory is a function that returns "
@@ -28,16 +29,36 @@ Size = Annotated[
         help=("Size of a workload: small (32x32 images), paper (as published, 224x224), or a number of pixels."),
     ),
 ]
-On = Annotated[
+_NAMES = "opencl, opencl:NAME (names: handheld doctor), "
+_TARGETS = "adb, adb:SERIAL, ssh:user@host, reference:cpu or reference:cuda."
+_OPENCL = "adb, adb:SERIAL or ssh:user@host."
+_AUTO = "auto (the best device here), "
+FLEET_HELP = "fleet:GROUP runs on many devices (handheld fleet)."
+
+
+def _on(text: str) -> Any:
+    return typer.Option("--on", metavar="DEVICE", help=text)
+
+
+On = Annotated[str, _on(_NAMES + _TARGETS)]
+#: For commands that can choose a device.
+OnAuto = Annotated[str, _on(_NAMES + _AUTO + _TARGETS)]
+#: For commands that need an OpenCL device.
+OnOpenCL = Annotated[str, _on(_NAMES + _OPENCL)]
+#: The same for commands that also run on a fleet.
+OnFleet = Annotated[str, _on(f"{_NAMES}{_TARGETS} {FLEET_HELP}")]
+OnAutoFleet = Annotated[str, _on(f"{_NAMES}{_AUTO}{_TARGETS} {FLEET_HELP}")]
+OnOpenCLFleet = Annotated[str, _on(f"{_NAMES}{_OPENCL} {FLEET_HELP}")]
+Precision = Annotated[
     str,
     typer.Option(
-        "--on",
-        metavar="DEVICE",
-        help=("opencl, opencl:NAME (names: handheld doctor), reference:cpu or reference:cuda."),
+        "--precision",
+        metavar="NAME",
+        help=(
+            "float32; half: 16 bits in memory and a scaled loss; half-compute: products and convolutions also in 16 "
+            "bits, where the device can."
+        ),
     ),
-]
-Precision = Annotated[
-    str, typer.Option("--precision", metavar="NAME", help=("float32, or half: 16 bits in memory and a scaled loss."))
 ]
 Json = Annotated[bool, typer.Option("--json", help=('Print one JSON document: the result, or {"error": ...}.'))]
 Last = Annotated[
@@ -56,6 +77,37 @@ Data = Annotated[
 Seed = Annotated[
     int, typer.Option("--seed", metavar="N", help=("Random seed. Same seed, device and tuning: same bits."))
 ]
+
+
+MEMORY_LIMIT_HELP = (
+    "Most memory that the plan may need, such as 512MiB. To fit, values of the forward pass are computed again in the "
+    "backward pass. Default: the device's memory."
+)
+MemoryLimit = Annotated[str | None, typer.Option("--memory-limit", metavar="SIZE", help=MEMORY_LIMIT_HELP)]
+
+
+def nbytes(text: str | None, option: str = "--memory-limit") -> int | None:
+    """Bytes from a text such as `512MiB`, `2g` or `1000000`. MB and MiB are the same."""
+    if text is None:
+        return None
+    number = parse_size(text)
+    if number is None:
+        raise HandheldError(f"{option} {text!r} must be a size. Try: 512MiB or 2GiB")
+    return number
+
+
+def split(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+
+
+def batches(text: str | None) -> tuple[int, ...]:
+    words = split(text or "")
+    wrong = [word for word in words if not word.isdigit() or int(word) < 1]
+    if wrong or (text is not None and not words):
+        raise HandheldError(
+            f"--batch {text!r} must be batch sizes of at least 1, separated by commas. Try: --batch 1,4,16"
+        )
+    return tuple(int(word) for word in words)
 
 
 def out_folder(folder: Path) -> Path:

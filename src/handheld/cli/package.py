@@ -10,12 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from handheld.cli import output
-from handheld.cli.bench import batches
 from handheld.cli.data_options import PLAIN, DataOptions, with_data_options
-from handheld.cli.options import AcceptFrozen, Data, Force, Json, Seed, Size, Spec
+from handheld.cli.options import AcceptFrozen, Data, Force, Json, Seed, Size, Spec, batches
+from handheld.cli.partial_options import with_partial_options
 from handheld.cli.prepare import capture_example, check_frozen, check_new, check_writable
 from handheld.cli.stages import stages
 from handheld.errors import HandheldError
+from handheld.partial.options import WHOLE, PartialOptions
 from handheld.resolve import StepFile, open_model
 from handheld.step import Step
 
@@ -25,6 +26,7 @@ Batch = Annotated[
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE.step", help=("File to write. Default: NAME.step."))]
 
 
+@with_partial_options
 @functools.partial(with_data_options, without=("augment",))
 def package(
     what: Spec,
@@ -37,6 +39,7 @@ def package(
     accept_frozen: AcceptFrozen = False,
     json: Json = False,
     given: DataOptions = PLAIN,
+    partial: PartialOptions = WHOLE,
 ) -> None:
     """Capture a model to a step file.
 
@@ -48,10 +51,11 @@ def package(
     Examples:
     handheld package lenet5 --batch 1,4,16,64 --out lenet5.step
     handheld package mine.py:make --data photos/ --out mine.step
+    handheld package gpt --lora 8 --frozen-bits 4 --out gpt.step
     """
     started = time.perf_counter()
     with stages(json) as stage:
-        spec = open_model(what, size)
+        spec = open_model(what, size, partial)
         if isinstance(spec, StepFile):
             raise HandheldError(f"{what} is already a step file")
         path = out or Path(f"{spec.name}.step")

@@ -10,19 +10,21 @@ from typing import Annotated, Any
 
 import typer
 
-from handheld.backends.base import describe
-from handheld.cli import output, plan_tables
-from handheld.cli.bench import batches, nbytes, split
+from handheld.cli import output, plan_files, plan_tables
 from handheld.cli.data_options import PLAIN, DataOptions, with_example_options
-from handheld.cli.options import Data, Json, Precision, Size, Spec
-from handheld.cli.prepare import capture_example, check_frozen
+from handheld.cli.described import captured, device_caps
+from handheld.cli.options import Data, Json, Precision, Size, Spec, batches, nbytes, split
+from handheld.cli.partial_options import with_partial_options
+from handheld.cli.placing import Goal, Wanted, placed
 from handheld.cli.stages import stages
 from handheld.device import DeviceCaps, canonical
-from handheld.errors import DeviceError, HandheldError, OutOfMemory
-from handheld.names import suggestion
+from handheld.errors import HandheldError, OutOfMemory
+from handheld.limits.planning import Fitting
+from handheld.partial.options import WHOLE, PartialOptions
 from handheld.passes.scale import GROWTH
+from handheld.placement.table import trained
+from handheld.plan.fit import fit_summary
 from handheld.plan.plan import Plan
-from handheld.profile.inputs import graphs_in_turn
 from handheld.profile.need import Need, need
 from handheld.resolve import ModelSpec, StepFile, open_model
 from handheld.run.batch import batch_sizes
@@ -37,19 +39,25 @@ Batch = Annotated[
     str | None, typer.Option("--batch", metavar="N,N,...", help=("Batch sizes to plan. Default: the model's own."))
 ]
 Device = Annotated[
-    str,
+    str | None,
     typer.Option(
+        "--on",
         "--device",
         metavar="DEVICE",
         help=(
-            "A description that comes with Handheld (adreno-740, mali-g78, ...), the JSON file of one, or a device of "
-            "this machine (opencl, opencl:NAME, reference:cpu)."
+            "A description that comes with Handheld (adreno-740, mali-g78, ...), the JSON file of one, or a device "
+            "(opencl, opencl:NAME, runner, reference:cpu, ssh:user@host, adb), or auto. Default: opencl."
         ),
     ),
 ]
 Memory = Annotated[
     str | None,
-    typer.Option("--memory", metavar="SIZE", help=("Memory that may be used, such as 2GiB. Default: the device's.")),
+    typer.Option(
+        "--memory-limit",
+        "--memory",
+        metavar="SIZE",
+        help=("Memory that may be used, such as 2GiB. Default: the device's."),
+    ),
 ]
 Graphs = Annotated[
     str | None,
@@ -60,32 +68,52 @@ Graphs = Annotated[
 Seconds = Annotated[
     float, typer.Option("--seconds", min=0, metavar="S", help=("How long to look for the largest batch; 0: do not."))
 ]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FILE.plan",
+        help=("Write the plan file that a runner executes: kernels, launches, memory and the values of the state."),
+    ),
+]
 Explain = Annotated[bool, typer.Option("--explain", help=("Also print each plan: its schedule, memory and kernels."))]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A batch size: its needs and, if it does not fit, why."""
+    """A batch size: its needs and, if it does not fit, why. `fitted` is then the plan that computes values again,
+    or `why_never` says why there is none."""
 
     need: Need
     why: str
     plan: Plan
+    fitted: Plan | None = None
+    why_never: str = ""
+
+    @property
+    def best(self) -> Plan:
+        """The plan that fits, if there is one."""
+        return self.fitted or self.plan
 
 
+@with_partial_options
 @with_example_options
 def plan(
     what: Spec,
     data: Data = None,
     size: Size = None,
     batch: Batch = None,
-    device: Device = "opencl",
+    device: Device = None,
+    goal: Goal = None,
     memory: Memory = None,
     precision: Precision = "float32",
     graphs: Graphs = None,
     seconds: Seconds = SECONDS,
     explain: Explain = False,
+    out: Out = None,
     json: Json = False,
     given: DataOptions = PLAIN,
+    partial: PartialOptions = WHOLE,
 ) -> None:
     """Show what fits: the memory, launches and operations of a training step.
 
@@ -103,64 +131,56 @@ def plan(
     buffer            statistics of batch norm and the like
     workspace         scratch memory of kernels
     other             learning rates, counters, constants
-    not alive ...     alignment, what only other moments or graphs need, and gaps: no
-                      piece may be larger than the device allocates at once
+    not alive ...     alignment, gaps, and what only other moments or graphs need
 
     Operations count a multiply-add as two. No time is predicted without a measurement of the device. If
     handheld doctor --ceilings has measured it undisturbed, a lower bound is printed.
 
     \b
     Examples:
-    handheld plan mobilenet_v2 --size paper --batch 1,8,64 --device adreno-740 --memory 2GiB
-    handheld plan mine.py:make --data photos/ --batch 4,16 --precision half
-    handheld plan lenet5.step --device phone.json --json
+    handheld plan mobilenet_v2 --size paper --batch 1,8,64 --on adreno-740 --memory-limit 2GiB
+    handheld plan mine.py:make --data photos/ --batch 4,16 --lora 8 --frozen-bits 4
+    handheld plan lenet5 --batch 32 --on adreno-740 --out lenet5.plan
+    handheld plan lenet5.plan     # checks the file, and says what is in it
     """
-    caps, limit = device_caps(device), nbytes(memory, "--memory")
-    spec = open_model(what, size)
-    wanted = wanted_batches(batch, spec)
+    if what.endswith(plan_files.SUFFIX):
+        return plan_files.show(what, device, None if device is None else device_caps(device), json)
+    limit, on, most = nbytes(memory), device or "opencl", max(batches(batch), default=None)
+    place = Wanted(what, size, on, most, goal, precision, data, given, partial, limit, measure=False)
+    device, chosen = placed(place, json)
+    caps, spec = device_caps(device), open_model(what, size, partial.at(device))
+    plan_files.check_out(out, wanted := wanted_batches(batch or chosen, spec))
     with stages(json) as say:
         say(f"capturing {spec.name} for a batch of {wanted[0]}")
         step = captured(spec, wanted[0], data, given)
         sizes = plan_sizes(step, wanted[0], graphs, canonical(device), caps, limit, precision)
         rows = _rows(sizes, wanted, say)
+        plan_files.write(rows[0].best, out, "" if rows[0].fitted else rows[0].why)
         found = _search(sizes, rows, seconds, say)
-    result = _result(spec, device, caps, sizes, rows, found)
+    _present(_result(spec, device, caps, sizes, rows, found), rows, out, isinstance(spec, StepFile), explain, json)
+
+
+def _present(
+    result: dict[str, Any], rows: Sequence[Row], out: Path | None, is_file: bool, explain: bool, json: bool
+) -> None:
     if json:
-        output.print_json(
-            {**result, **({"explain": {r.need.batch: r.plan.explain() for r in rows}} if explain else {})}
-        )
+        written = {} if out is None else {"out": str(out)}
+        explained = {"explain": {r.need.batch: r.best.explain() for r in rows}} if explain else {}
+        output.print_json({**result, **written, **explained})
         return
-    plan_tables.present(result, isinstance(spec, StepFile))
+    plan_tables.present(result, is_file)
+    if out is not None:
+        plan_files.present(out)
     for row in rows if explain else ():
-        output.out.print(f"\n{row.plan.explain(width=output.out.width)}", markup=False, soft_wrap=True)
+        output.out.print(f"\n{row.best.explain(width=output.out.width)}", markup=False, soft_wrap=True)
 
 
-def device_caps(name: str) -> DeviceCaps:
-    """The description for a text of --device."""
-    if name.endswith(".json"):
-        return DeviceCaps.read(Path(name))
-    if name in DeviceCaps.names():
-        return DeviceCaps.shipped(name)
-    if canonical(name).partition(":")[0] in ("opencl", "reference", "null"):
-        return describe(canonical(name))
-    names = [*DeviceCaps.names(), "opencl", "reference:cpu"]
-    hint = suggestion(name, names, f"{', '.join(names)}, or the JSON file of a description")
-    raise DeviceError(f"there is no device {name!r}. {hint}")
-
-
-def wanted_batches(text: str | None, spec: ModelSpec) -> list[int]:
+def wanted_batches(given: str | int | None, spec: ModelSpec) -> list[int]:
+    text = None if given is None else str(given)
     wanted = sorted(set(batches(text))) or [spec.default_batch]
     if text is None and isinstance(spec, StepFile):
         return sorted(spec.sizes) or wanted
     return wanted
-
-
-def captured(spec: ModelSpec, batch: int, data: str | None, given: DataOptions) -> Step:
-    step, _ = capture_example(spec, [batch], 0, data, given)
-    frozen = check_frozen(step, spec, accept=True)  # The costs do not depend on the frozen values.
-    if frozen:
-        output.warn(frozen)
-    return step
 
 
 def plan_sizes(
@@ -174,13 +194,15 @@ def plan_sizes(
         if missing or not asked:
             raise HandheldError(f"--graphs {graphs}: the step has the graphs {', '.join(names)}")
         names = [name for name in names if name in asked or name.partition("@")[0] in asked]
-    options = {
+    options: dict[str, Any] = {
         "memory_limit_bytes": limit,
         "isolate": False,
         "tuning": True,
         "naive": False,
         "precision": precision,
         "growth_steps": GROWTH,
+        "fit": {},
+        "parts": {},
     }
     return Sizes(step, device, caps, names, options)
 
@@ -189,8 +211,22 @@ def _rows(sizes: Sizes, wanted: Sequence[int], say: Callable[[str], None]) -> li
     rows = []
     for number, count in enumerate(wanted):
         say(f"planning a batch of {count}, {number + 1} of {len(wanted)}")
-        rows.append(plan_row(sizes, count))
+        row = plan_row(sizes, count)
+        if row.why and row.need.bytes > sizes.available:
+            say(f"fitting a batch of {count}")
+            row = fitted_row(sizes, row)
+        rows.append(row)
     return rows
+
+
+def fitted_row(sizes: Sizes, row: Row) -> Row:
+    """The row with the plan that computes values again to fit."""
+    names = sizes.names(row.need.batch)
+    try:
+        plan = Fitting(sizes.step, sizes.device, sizes.caps, names, sizes.options).plan()
+    except OutOfMemory as error:
+        return replace(row, why_never=str(error).partition(". ")[2].removesuffix(". Try: a smaller batch"))
+    return replace(row, fitted=plan)
 
 
 def plan_row(sizes: Sizes, batch: int) -> Row:
@@ -206,14 +242,6 @@ def plan_row(sizes: Sizes, batch: int) -> Row:
         else:
             return Row(need(made, batch, trained(made, batch)), why, made)
     raise HandheldError(why)
-
-
-def trained(plan: Plan, batch: int) -> list[str]:
-    """The graphs that a training step runs; all graphs if none of them trains."""
-    names = [
-        name for name in graphs_in_turn({n: p.graph for n, p in plan.graphs.items()}, batch) if name in plan.graphs
-    ]
-    return names or list(plan.graphs)
 
 
 def _search(sizes: Sizes, rows: Sequence[Row], seconds: float, say: Callable[[str], None]) -> Largest | None:
@@ -237,6 +265,16 @@ def _search(sizes: Sizes, rows: Sequence[Row], seconds: float, say: Callable[[st
     return largest(probe, [*start, *known], sizes.available, seconds)
 
 
+def _batch(row: Row) -> dict[str, Any]:
+    return {
+        **dataclasses.asdict(row.need),
+        "fits": not row.why,
+        "why": row.why or None,
+        "fitted": None if row.fitted is None else fit_summary(row.fitted.options, row.fitted.bytes),
+        "why_never": row.why_never or None,
+    }
+
+
 def _result(
     spec: ModelSpec, device: str, caps: DeviceCaps, sizes: Sizes, rows: Sequence[Row], found: Largest | None
 ) -> dict[str, Any]:
@@ -247,7 +285,7 @@ def _result(
         "available_bytes": sizes.available,
         "precision": sizes.options["precision"],
         "graphs": [*sizes.kinds, *sizes.fixed],
-        "batches": [{**dataclasses.asdict(row.need), "fits": not row.why, "why": row.why or None} for row in rows],
+        "batches": [_batch(row) for row in rows],
         "largest": None
         if found is None
         else {

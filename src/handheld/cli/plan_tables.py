@@ -49,7 +49,8 @@ def present(result: dict[str, Any], step_file: bool) -> None:
         output.out.print(_table(part))
     for row in result["batches"]:
         if not row["fits"]:
-            output.out.print(Text(f"batch {row['batch']} does not fit: {row['why']}", style="red"), soft_wrap=True)
+            style = "yellow" if row["fitted"] else "red"
+            output.out.print(Text(f"batch {row['batch']} {_misfit(row)}", style=style), soft_wrap=True)
     output.out.print()
     output.out.print(Text(_largest(result, step_file), style="bold"))
     output.out.print(Text(_time(result["time"])))
@@ -69,12 +70,24 @@ def _table(rows: list[dict[str, Any]]) -> Any:
     lines += [
         ("total", *(output.size(row["bytes"]) for row in rows)),
         ("fits", *("yes" if row["fits"] else "no" for row in rows)),
+        *([("computed again to fit", *map(_again, rows))] if any(row["fitted"] for row in rows) else []),
         ("launches per step", *(f"{row['launches']:,}" for row in rows)),
         *([("tuned ops", *(f"{row['tuned']:,}" for row in rows))] if any(row["tuned"] for row in rows) else []),
         ("operations per step", *(_operations(row["flops"]) for row in rows)),
     ]
     styles = ["bold" if line[0] == "total" else "" for line in lines]
     return table(columns, lines, styles=styles)
+
+
+def _misfit(row: dict[str, Any]) -> str:
+    """Why a batch does not fit as it is, and what fitting costs."""
+    if row["fitted"]:
+        return f"does not fit as it is: {row['why']}. To fit: {row['fitted']['text']}"
+    return f"does not fit: {row['why']}" + (f". {row['why_never']}" if row["why_never"] else "")
+
+
+def _again(row: dict[str, Any]) -> str:
+    return "-" if row["fits"] else output.count(row["fitted"]["values"], "value") if row["fitted"] else "does not"
 
 
 def _operations(count: float) -> str:
@@ -98,7 +111,8 @@ def _largest(result: dict[str, Any], step_file: bool) -> str:
     if not found["batch"]:
         return f"No batch fits ({plans}){grows}. Try: --precision half, or a smaller model"
     if found["exact"]:
-        return f"The largest batch that fits is {found['batch']:,} ({plans}){grows}"
+        more = "" if all(row["fits"] for row in result["batches"]) else ". handheld fit looks for larger ones"
+        return f"The largest batch that fits is {found['batch']:,} as it is ({plans}){grows}{more}"
     if found["batch"] >= MOST:
         return f"A batch of {found['batch']:,} fits, and no larger one is tried ({plans})"
     above = min((p["batch"] for p in found["tried"] if not p["fits"] and p["batch"] > found["batch"]), default=None)

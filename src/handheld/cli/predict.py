@@ -23,6 +23,7 @@ from handheld.data.samples import load_samples
 from handheld.data.tables import input_names
 from handheld.errors import BatchError, CaptureError, CheckpointError, DataError, HandheldError
 from handheld.graph.dtypes import DTYPES
+from handheld.partial.options import PartialOptions
 from handheld.resolve import ModelSpec, StepFile, open_model, resized
 from handheld.run.batch import batch_sizes, check_batch
 from handheld.run.checkpoint import by_slot, read_result
@@ -147,6 +148,7 @@ def _trained(
     result = read_result(checkpoint, last)
     facts = DataFacts.of(result.origin) if result.origin else None
     if not isinstance(spec, StepFile):
+        spec.partial = PartialOptions.of(result.origin)
         step = _capture(spec, batch, data, facts)
     _take_state(step, result.state, checkpoint)
     return step, facts, result.words

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from handheld.cli import output
+from handheld.cli.data_fit import check_fit, misfit, one_class
 from handheld.cli.data_options import PLAIN, DataOptions, flat_labels, label_dims, load, own_size
-from handheld.cli.fit import check_fit, misfit, one_class
 from handheld.data import Data, DataSet, Indexed
 from handheld.errors import BatchError, CaptureError, HandheldError, TooFewSamples
+from handheld.partial.options import PartialOptions
 from handheld.resolve import ModelSpec, StepFile, open_model, resized
 from handheld.run.batch import batch_sizes
 from handheld.run.rates import Schedule
@@ -216,10 +217,11 @@ def prepare(
     accept_frozen: bool,
     given: DataOptions,
     update: UpdateOptions,
+    partial: PartialOptions,
 ) -> Job:
     """Open the model and the data, capture the step and check that they fit together."""
     started = time.perf_counter()
-    spec = open_model(what, size)
+    spec = open_model(what, size, partial)
     spec.update = update
     batch = batch or spec.default_batch
     dataset = _with_fitting_labels(spec, [batch], seed, load(data, batch, seed, spec, given))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from handheld.child import Child, Parent, python_module
+from handheld.child import SILENCE_S, Child, Parent, python_module
+from handheld.drivers.check import described_so_far
 from handheld.errors import HandheldError
 from handheld.graph.dtypes import F32
 from handheld.graph.graph import Graph, GraphInput, GraphOutput, Node, Origin, Tensor, View
 from handheld.graph.program import Instr, Store
 from handheld.step import Step
-
-TIMEOUT = 60.0
 
 
 def probe_step(n: int = 64) -> Step:
@@ -49,10 +48,13 @@ def probe_step(n: int = 64) -> Step:
 
 
 def run(device: str) -> str:
-    """Compute the probe step on the device. Returns "" if the result is right, else what is wrong."""
+    """Compute the probe step on the device. Returns "" if the result is right, else what is wrong.
+
+    The driver is not checked here: that takes longer.
+    """
     x = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     try:
-        with probe_step().plan(device).start() as trainer:
+        with probe_step().plan(device, caps=described_so_far(device)).start() as trainer:
             trainer.run("probe", x)
             outputs = trainer.outputs()
     except HandheldError as error:
@@ -71,10 +73,10 @@ def run_in_child(device: str) -> str:
     with Child(python_module("handheld.cli.probe")) as child:
         child.send({"device": device})
         try:
-            while (message := child.receive(TIMEOUT)) is not None:
+            while (message := child.receive(SILENCE_S)) is not None:
                 answer = message
         except TimeoutError:
-            return f"no answer within {TIMEOUT:.0f} s"
+            return f"nothing was reported for {SILENCE_S:.0f} s"
         ending = child.ending()
     if ending.crashed or answer is None:
         return ending.describe()
@@ -85,7 +87,8 @@ def _main() -> None:
     parent = Parent()
     if (request := parent.receive()) is not None:
         try:
-            problem = run(request["device"])
+            with parent.reporting():
+                problem = run(request["device"])
         except Exception as error:  # Drivers raise their own types of errors; each one means that the probe failed.
             problem = f"{type(error).__name__}: {error}"
         parent.send({"problem": problem})

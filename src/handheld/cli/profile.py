@@ -12,24 +12,31 @@ from typing import Annotated, Any
 import typer
 
 from handheld.analyse.estimate import Estimate
-from handheld.analyse.run import open_run
+from handheld.analyse.run import Run, open_run
 from handheld.cli import output
 from handheld.cli.data_options import PLAIN, DataOptions, with_example_options
+from handheld.cli.fleet_run import on_fleet
 from handheld.cli.live import watching
-from handheld.cli.options import SPEC_HELP, Data, Json, On, Precision, Seed, Size
+from handheld.cli.options import SPEC_HELP, Data, Json, MemoryLimit, OnAutoFleet, Precision, Seed, Size, nbytes
+from handheld.cli.partial_options import with_partial_options
+from handheld.cli.placing import AUTO, Wanted, placed
 from handheld.cli.prepare import capture_example, check_frozen
 from handheld.cli.repeating import Request, asked, tell
 from handheld.cli.report import write_beside
 from handheld.cli.run_tables import present
 from handheld.cli.stages import stages
-from handheld.errors import HandheldError
+from handheld.errors import HandheldError, PlanError, TargetLost
+from handheld.fleet.figures import RUN
 from handheld.measure import ceilings
+from handheld.partial.options import WHOLE, PartialOptions
 from handheld.plan.plan import Plan
 from handheld.profile.inputs import graphs_in_turn, inputs_for
+from handheld.profile.machine import need_power
 from handheld.profile.run import STEPS, Progress
 from handheld.profile.run import profile as measure
-from handheld.profile.sampling import sources
+from handheld.progress import report
 from handheld.resolve import ModelSpec, open_model
+from handheld.run.planning import plan_step
 from handheld.step import Step
 
 Batch = Annotated[
@@ -96,15 +103,18 @@ Like = Annotated[
 ]
 
 
+@on_fleet("profile", lambda own: own / RUN)
+@with_partial_options
 @with_example_options
 def profile(
     what: What = None,
     size: Size = None,
-    on: On = "opencl",
+    on: OnAutoFleet = "opencl",
     precision: Precision = "float32",
     batch: Batch = None,
     steps: Steps = STEPS,
     graph: Graph = None,
+    memory_limit: MemoryLimit = None,
     data: Data = None,
     out: Out = None,
     like: Like = None,
@@ -119,6 +129,7 @@ def profile(
     seed: Seed = 0,
     json: Json = False,
     given: DataOptions = PLAIN,
+    partial: PartialOptions = WHOLE,
 ) -> None:
     """Measure the time, memory and energy of a training step, op by op.
 
@@ -128,19 +139,17 @@ def profile(
 
     \b
     Examples:
-    handheld profile mobilenet_v2
-    handheld profile mine.py:make --on opencl:0 --batch 16 --steps 200
-    handheld profile resnet18 --size paper --energy --out resnet18.run
-    handheld profile mobilenet_v2 --precision half
+    handheld profile mobilenet_v2 --precision half --only biases
+    handheld profile resnet18 --size paper --energy --memory-limit 512MiB
     handheld profile --like mobilenet_v2-1.run
     """
-    estimate = _checked_energy(energy, estimate_energy, watts_busy, watts_idle)
-    typed = Request(what or "", size, on, precision, batch, steps, graph, data, seed, given)
-    with asked(like, typed, what is not None) as (request, known):
+    limit = nbytes(memory_limit)
+    on = _placed(Wanted(what or "", size, on, batch, None, precision, data, given, partial, limit, seed), json)
+    estimate = _checked_energy(on, energy, estimate_energy, watts_busy, watts_idle)
+    options = (size, on, precision, batch, steps, graph, data, seed, given, partial, limit)
+    with asked(like, Request(what or "", *options), what is not None) as (request, known):
         made = _prepared(request, json)
-        if known is not None:
-            tell(known, made.plan, made.code)
-        _need_ceilings(made.plan, no_ceilings, json)
+        _tell_and_measure(made, known, no_ceilings, json)
         with _kept(path := out or _free(made.name)), _shown(path, live and not json, json) as progress:
             run = measure(
                 made.plan,
@@ -159,6 +168,13 @@ def profile(
         present(run, json, page=None if no_report else write_beside(run))
 
 
+def _placed(wanted: Wanted, json: bool) -> str:
+    """The device of the run. A repeated run has the one that was named."""
+    if wanted.on == AUTO and not wanted.what:
+        raise HandheldError("--on auto chooses for a model that is named. Try: WHAT instead of --like")
+    return placed(wanted, json)[0]
+
+
 @dataclass(frozen=True)
 class _Prepared:
     """A plan with the batches for its graphs, and what the run file says about them."""
@@ -173,12 +189,12 @@ class _Prepared:
 
 def _prepared(request: Request, json: bool) -> _Prepared:
     with stages(json):
-        spec = open_model(request.model, request.size)
+        spec = open_model(request.model, request.size, request.partial.at(request.on))
         batch_size = request.batch or spec.default_batch
         step, runs = _captured(spec, batch_size, request.seed, request.data, request.given)
         inputs = _inputs(step, runs, request.graph, request.seed)
         names = list(inputs)
-        plan = step.plan(request.on, graphs=names, precision=request.precision, tuning=request.tuning)
+        plan = _plan(step, names, request)
     settings = {
         "what": spec.name,
         "batch": batch_size,
@@ -193,9 +209,31 @@ def _prepared(request: Request, json: bool) -> _Prepared:
     return _Prepared(plan, inputs[names[0]] if len(names) == 1 else inputs, names, spec.name, spec.folder, settings)
 
 
+def _plan(step: Step, names: list[str], request: Request) -> Plan:
+    """The plan of a request. A repeated run has the same fit again, unless its model is another one now."""
+    options: dict[str, Any] = {
+        "graphs": names,
+        "precision": request.precision,
+        "tuning": request.tuning,
+        "memory_limit_bytes": request.memory_limit,
+    }
+    if request.fit:
+        try:
+            return plan_step(step, request.on, fit=request.fit, **options)
+        except (PlanError, KeyError, TypeError, ValueError) as error:
+            output.warn(f"what the repeated run did to fit cannot be repeated: {error}. It is decided again")
+    return step.plan(request.on, **options)
+
+
+def _tell_and_measure(made: _Prepared, known: Run | None, no_ceilings: bool, json: bool) -> None:
+    """Say how the run differs from the one that it repeats, and measure ceilings that are not known."""
+    tell(known, made.plan, made.code)
+    _need_ceilings(made.plan, no_ceilings, json)
+
+
 def _need_ceilings(plan: Plan, skip: bool, json: bool) -> None:
     """Measure the ceilings of the plan's device if they are not stored. A failure is reported, and the run goes on."""
-    if skip or plan.device.partition(":")[0] != "opencl" or ceilings.stored(plan.caps):
+    if skip or not plan.caps.takes_launches or ceilings.stored(plan.caps):
         return
     if not json:
         output.warn(
@@ -232,36 +270,49 @@ def _inputs(step: Step, runs: dict[str, Any], graph: str | None, seed: int) -> d
 
 @contextlib.contextmanager
 def _kept(path: Path) -> Iterator[None]:
-    """After Ctrl-C, say how much of the run is in the file. A file without a step is removed."""
+    """After Ctrl-C or a lost target, say how much of the run is in the file. A file without a step is removed."""
     known = path.exists()
     try:
         yield
     except KeyboardInterrupt:
         if known or not path.exists():
             raise
-        with open_run(path) as run:
-            count = len(run.steps())
-        if not count:
-            path.unlink()
+        done = _done(path)
+        if not done:
             raise KeyboardInterrupt("interrupted before the first step; nothing was measured") from None
-        done = output.count(count, "step")
-        raise KeyboardInterrupt(f"interrupted; {path} holds {done}. Try: handheld show {path}") from None
+        raise KeyboardInterrupt(f"interrupted; {done}. Try: handheld show {path}") from None
+    except TargetLost as error:
+        if known or not path.exists():
+            raise
+        done = _done(path)
+        kept = f"{done}. Try: handheld show {path}" if done else "Nothing was measured yet"
+        raise error.add(kept) from error
 
 
-def _checked_energy(energy: bool, wanted: bool, busy: float | None, idle: float) -> Estimate | None:
+def _done(path: Path) -> str:
+    """How much of a run is in its file. A file without a step is removed, and the answer is empty."""
+    with open_run(path) as run:
+        count = len(run.steps())
+    if not count:
+        path.unlink()
+        return ""
+    return f"{path} holds {output.count(count, 'step')}"
+
+
+def _checked_energy(on: str, energy: bool, wanted: bool, busy: float | None, idle: float) -> Estimate | None:
     """The estimate, if one is wanted. Raises an error before the capture if energy cannot be measured or estimated."""
     if not wanted:
         if busy is not None or idle:
             raise HandheldError("--watts-busy and --watts-idle need --estimate-energy")
         if energy:
-            sources().need_power()
+            need_power(on)
         return None
     if busy is None:
         raise HandheldError(
             "an estimate needs the power of the device. Try: --watts-busy W, and --watts-idle W if you know it"
         )
     if energy:
-        sources().need_power()
+        need_power(on)
     return Estimate(busy, idle)
 
 
@@ -275,7 +326,7 @@ def _free(name: str) -> Path:
 def _shown(path: Path, live: bool, quiet: bool) -> Iterator[Progress | None]:
     """On a terminal, show a progress line or, with --live, the tables of the run."""
     if quiet or not output.err.is_terminal:
-        yield None
+        yield lambda done, count, what: report(what, done, count)
     elif live:
         with watching(path):
             yield None

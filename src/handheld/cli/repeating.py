@@ -19,6 +19,7 @@ from handheld.analyse.run import Run, open_run
 from handheld.cli import output
 from handheld.cli.data_options import PLAIN, DataOptions
 from handheld.errors import HandheldError, RunFileError
+from handheld.partial.options import WHOLE, PartialOptions
 from handheld.plan.plan import Plan
 from handheld.plan.tuning import Entry, TuningRecord
 from handheld.profile.facts import facts
@@ -39,11 +40,16 @@ class Request:
     data: str | None = None
     seed: int = 0
     given: DataOptions = PLAIN
+    partial: PartialOptions = WHOLE
+    #: Bytes; None: the memory of the device.
+    memory_limit: int | None = None
+    #: What the plan of a repeated run does to fit (plan/fit.py). A search may find something else each time.
+    fit: Mapping[str, Any] | None = None
     #: True: the tuning records of the device; False: none; or the path of a record.
     tuning: bool | str = True
 
     def to_json(self) -> dict[str, object]:
-        return {**dataclasses.asdict(self), "folder": str(Path.cwd())}
+        return {**dataclasses.asdict(dataclasses.replace(self, fit=None)), "folder": str(Path.cwd())}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Request:
@@ -55,9 +61,12 @@ class Request:
         for key, kind in (("model", str), ("steps", int), ("seed", int), ("on", str), ("precision", str)):
             if type(values[key]) is not kind:
                 raise TypeError(f"{key} is {values[key]!r:.40}")
+        if not isinstance(values.get("memory_limit"), int | None):
+            raise TypeError(f"memory_limit is {values['memory_limit']!r:.40}")
         values["model"] = _found(values["model"], folder)
         values["data"] = values["data"] and _found(values["data"], folder)
         values["given"] = _options(values["given"])
+        values["partial"] = PartialOptions.of(values)
         return Request(**values)
 
 
@@ -82,7 +91,8 @@ def repeated(path: Path, request: Request | None, typed: Request) -> tuple[Reque
         raise HandheldError(f"--like {path} says which model to measure. Try: without {request.model}")
     for field in dataclasses.fields(Request):
         if field.name not in ("model", "on", "steps", "tuning") and getattr(typed, field.name) != field.default:
-            option = "the options of data" if field.name == "given" else f"--{field.name}"
+            words = {"given": "the options of data", "partial": "the options of partial training"}
+            option = words.get(field.name, f"--{field.name.replace('_', '-')}")
             raise HandheldError(f"{option} cannot be combined with --like, which repeats a run. Try: without it")
     run = open_run(path)
     stored = (run.meta.get("settings") or {}).get("repeat")
@@ -114,6 +124,8 @@ def asked(like: Path | None, request: Request, named: bool) -> Iterator[tuple[Re
         return
     known, run = repeated(like, request if named else None, request)
     with run, tempfile.TemporaryDirectory() as folder:
+        if request.on in ("opencl", known.on):  # Another device may need another fit.
+            known = dataclasses.replace(known, fit=(run.meta.get("plan_options") or {}).get("fit"))
         record = _record(run)
         if known.tuning is not False and record is not None:
             path = Path(folder) / f"{like.stem}-tuning.json"
@@ -137,8 +149,10 @@ def _record(run: Run) -> TuningRecord | None:
     )
 
 
-def tell(run: Run, plan: Plan, code: Path | None) -> None:
-    """Print what is different now from the run that is repeated."""
+def tell(run: Run | None, plan: Plan, code: Path | None) -> None:
+    """Print what is different now from the run that is repeated, if there is one."""
+    if run is None:
+        return
     now = facts(plan, code or Path.cwd())
     changed = meta_differences({key: run.meta.get(key) for key in now}, now)
     output.warn(f"repeating {run.path}" + ("" if changed else ": device, versions, code and plan are the same"))

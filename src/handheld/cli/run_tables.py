@@ -27,6 +27,8 @@ LAYERS_SHOWN = 8
 MOST_CORES = 8  # Of more cores, the busiest are shown.
 FULL = 1_000_000  # rows per table with --full
 LEAST_SHARE = 0.0005  # Parts below this share of a step are not shown.
+#: How the line of the step names a precision.
+HALVES = {"half": ", half precision", "half-compute": ", half precision and products in halves"}
 
 
 def present(run: Run, json: bool = False, full: bool = False, page: Path | None = None) -> None:
@@ -101,7 +103,7 @@ def head(run: Run) -> Table:
             "step",
             " and ".join(run.graphs)
             + (f", batch {summary.batch}" if summary.batch else "")
-            + (", half precision" if summary.precision == "half" else "")
+            + HALVES.get(summary.precision or "", "")
             + f"; {output.count(summary.steps, 'step')}, {summary.recorded} with op times",
         ),
     ]
@@ -128,6 +130,8 @@ def head(run: Run) -> Table:
     if tuning:
         rows.append(("tuning", tuning))
     rows += _memory(summary.memory, run_answers.categories(run))
+    if run.meta.get("fit"):
+        rows.append(("to fit", run.meta["fit"]))
     few = min((row.recorded or 0 for row in run.ops() if row.ms is not None), default=FEW)
     if few < FEW:
         rows.append(
@@ -135,7 +139,7 @@ def head(run: Run) -> Table:
         )
     if summary.others is None or not summary.others.busy:  # A busy machine has its warning above.
         rows.append(("other load", _others(summary.others)))
-    rows.append(("energy", _energy(summary.energy)))
+    rows.append(("energy", _energy(summary.energy, run.on_option)))
     rows += [("", line) for line in run_joules.lines(run)]
     rows.append(("overhead", _overhead(summary.overhead)))
     ended = _ended(summary.status, run.meta.get("process"))
@@ -225,14 +229,14 @@ def _others(others: Others | None) -> str:
     return f"other processes held {others.share:.0%} of the {output.count(others.count, 'core')}"
 
 
-def _energy(rows: list[RailEnergy]) -> str:
+def _energy(rows: list[RailEnergy], on: str) -> str:
     measured = [row for row in rows if not row.estimate]
     text = "; ".join(
         f"{row.rail} {row.joules_step:.4g} J per step, {row.watts:.1f} W"
         + (f" (idle {row.idle_watts:.1f} W)" if row.idle_watts is not None else "")
         for row in measured
     )
-    text = text or "not measured: there is no power sensor here (handheld doctor says why)"
+    text = text or f"not measured: no power sensor was read (handheld doctor{on} says why)"
     for row in rows:
         if row.estimate:
             text += f"; estimate, not measured: {row.joules_step:.4g} J per step at the stated power"

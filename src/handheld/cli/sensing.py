@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NotRequired, TypedDict
 
 from rich.text import Text
 
+from handheld.backends.runner.observe import observed
 from handheld.cli import output
 from handheld.sensors import Channel, ProbedSource, SensorLost, Where, find
 from handheld.sensors.base import Value
 from handheld.sensors.counters import rate
+from handheld.sensors.mirror import Mirror
+from handheld.sensors.replay import Replay, Replayed
 
 APART_S = 0.25  # Seconds between the two readings of a counter.
 _EACH = 4  # Up to this many channels of one kind are shown one by one.
@@ -47,10 +51,32 @@ def examine(where: Where | None = None) -> list[SensorFacts]:
     """Every sensor source as plain data. A counter gets a rate: W for J, a share of the time for s."""
     sources = find(where)
     time.sleep(APART_S)
-    return [_examined(source) for source in sources]
+    return [_examined(source, time.monotonic) for source in sources]
 
 
-def _examined(source: ProbedSource) -> SensorFacts:
+def examine_on(device: str) -> list[SensorFacts]:
+    """The same about the machine of a target. Its sampler reads every source for a moment, which tells the costs."""
+    with observed(device) as machine, Mirror(machine) as mirror:
+        sources = mirror.find()
+        replay = Replay(mirror, [type(source.sensor) for source in sources if source.sensor], {})
+        machine.sample(replay.wanted())
+        time.sleep(APART_S)
+        replay.feed(machine.stop_sampling())
+        sampled = {source.track.source.name: source for source in replay.sources}
+        return [_examined_there(source, sampled.get(source.name), mirror) for source in sources]
+
+
+def _examined_there(source: ProbedSource, sampled: Replayed | None, mirror: Mirror) -> SensorFacts:
+    if sampled is None:
+        return _examined(source, time.monotonic)
+    cost = sampled.cost()
+    timed = replace(source, cost_s=cost.wall_s / max(cost.readings, 1))
+    return _examined(timed, lambda: sampled.track.t_ns * 1e-9, mirror.shown)
+
+
+def _examined(
+    source: ProbedSource, clock: Callable[[], float], shown: Callable[[str], str] = lambda text: text
+) -> SensorFacts:
     data: SensorFacts = {
         "name": source.name,
         "about": source.about,
@@ -60,9 +86,10 @@ def _examined(source: ProbedSource) -> SensorFacts:
     if source.sensor is None:
         return data
     try:
-        now, last = time.monotonic(), tuple(source.sensor.read())
+        now = clock()
+        last = [shown(value) if isinstance(value, str) else value for value in source.sensor.read()]
     except (SensorLost, OSError) as error:
-        return {**data, "available": False, "reason": str(error)}
+        return {**data, "available": False, "reason": shown(str(error))}
     finally:
         source.sensor.close()
     channels = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ def facts_json(step: Step) -> dict[str, object]:
     return {
         "name": step.meta.get("name", ""),
         "version": package.VERSION,
-        "parameters": _parameters(step),
+        "parameters": step.parameter_count(),
         "graphs": {
             name: [
                 {"name": i.name, "shape": list(graph.tensors[i.tensor].shape), "dtype": i.torch_dtype}
@@ -35,7 +34,8 @@ def facts_json(step: Step) -> dict[str, object]:
 
 def facts_rows(step: Step) -> list[tuple[str, str]]:
     """The facts as rows of a grid."""
-    rows = [("model", f"{step.meta.get('name') or 'without a name'}, {output.count(_parameters(step), 'parameter')}")]
+    parameters = output.count(step.parameter_count(), "parameter")
+    rows = [("model", f"{step.meta.get('name') or 'without a name'}, {parameters}")]
     for i, (name, graph) in enumerate(step.graphs.items()):
         inputs = ", ".join(f"{g.name} {g.torch_dtype}{list(graph.tensors[g.tensor].shape)}" for g in graph.inputs)
         rows.append(("graphs" if i == 0 else "", f"{name}({inputs})".replace("[", r"\[")))
@@ -67,10 +67,6 @@ def made_by(made: Mapping[str, Any]) -> str:
     names = (("handheld", "Handheld"), ("torch", "PyTorch"), ("python", "Python"))
     versions = ", ".join(f"{title} {made[key]}" for key, title in names if key in made)
     return f"{versions} on {made.get('time', 'an unknown day')}".replace("[", r"\[")
-
-
-def _parameters(step: Step) -> int:
-    return sum(math.prod(s.shape) for s in step.slots.values() if s.role == "parameter")
 
 
 def print_facts(path: Path, json: bool) -> None:

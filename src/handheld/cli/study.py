@@ -12,12 +12,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from handheld.cli import liu2019, output
-from handheld.cli.liu2019 import NoPage, check_pages
-from handheld.cli.options import Json, out_folder
+from handheld.cli.fleet_run import on_fleet
+from handheld.cli.liu2019 import NoPage, check_pages, not_on_fleet
+from handheld.cli.options import Json, OnOpenCLFleet, out_folder
 from handheld.cli.stages import stages
 from handheld.cli.tables import Column, table
-from handheld.errors import StudyError
-from handheld.progress import reporting
+from handheld.errors import StudyError, TargetLost
+from handheld.progress import listener, reporting
 from handheld.report.document import write_document
 from handheld.report.numbers import number
 from handheld.studies import answers2022 as answers
@@ -39,7 +40,6 @@ LEAST_WIDTH, MOST_WIDTH = 1, 1 << 15
 Rows = tuple[str, Sequence[Column], Sequence[tuple[str, ...]]]
 
 
-On = Annotated[str, typer.Option("--on", metavar="DEVICE", help=("opencl, or opencl:NAME (names: handheld doctor)."))]
 Steps = Annotated[
     int, typer.Option("--steps", min=1, metavar="N", help=("Most steps per model and variant; slow ones run fewer."))
 ]
@@ -67,8 +67,9 @@ def study_command(context: typer.Context) -> None:
 
 
 @study.command("das2022")
+@on_fleet("study das2022", lambda own: own, not_on_fleet)
 def das2022(
-    on: On = "opencl",
+    on: OnOpenCLFleet = "opencl",
     steps: Steps = das.STEPS,
     models: Models = MODELS,
     widths: Widths = WIDTHS,
@@ -83,13 +84,14 @@ def das2022(
     baseline and with Handheld's kernels; with tensors moved between host and device around every op,
     as in the paper, and with all tensors resident on the device. Then sweeps layer widths and
     transfer sizes. Prints the paper's figures next to those of this device, and writes
-    FOLDER/das2022.json and FOLDER/das2022.html. Ctrl-C keeps the results so far. Takes some minutes
-    and needs PyTorch. (The paper: PerCom Workshops 2022.)
+    FOLDER/das2022.json and FOLDER/das2022.html. After Ctrl-C, a kill or a lost connection, the same
+    command continues. Takes some minutes and needs PyTorch. (The paper: PerCom Workshops 2022.)
 
     \b
     Examples:
     handheld study das2022
     handheld study das2022 --on opencl:nvidia --steps 1000 --out h200
+    handheld study das2022 --on adb --out phone
     handheld study das2022 --page das2022/das2022.json
     """
     stopped = False
@@ -100,20 +102,8 @@ def das2022(
     else:
         settings = das.Settings(on, steps, _widths(widths), _models(models), rounds=min(das.ROUNDS, steps))
         folder = out_folder(out or Path("das2022"))
-        with stages(json):
-            result = das.begin(settings)
-        try:
-            with _bar(json) as tell:
-                das.measure(settings, result, folder / das.RESULT, tell)
-        except KeyboardInterrupt:
-            if not result["transfers"]:
-                raise
-            stopped = True
-        except Exception as error:
-            if result["transfers"] and not no_page:  # There are results to show.
-                result["notes"].append(f"the study ended with an error: {error}")
-                output.warn(f"the page shows the results so far: {output.path(_draw(result, folder))}")
-            raise
+        result = _begin(settings, folder / das.RESULT, json)
+        stopped = _measure(settings, result, folder, no_page, json)
     where = None if no_page else _draw(result, folder)
     drawn = {"page": str(where)} if where else {}
     if json:
@@ -123,8 +113,47 @@ def das2022(
         pages = [("page", output.path(where))] if where else []
         output.out.print(output.grid([("result", output.path(page or folder / das.RESULT)), *pages]))
     if stopped:
-        output.stopped(f"the result file{'' if no_page else ' and the page'} holds what was measured")
+        held = f"the result file{' holds' if no_page else ' and the page hold'} what was measured"
+        output.stopped(f"{held}. Run the same command to continue")
         raise typer.Exit(130)
+
+
+def _begin(settings: das.Settings, path: Path, json: bool) -> dict[str, Any]:
+    """A new result, or the one of an earlier run that did not come to its end."""
+    with stages(json):
+        result = das.begin(settings)
+    known = das.unfinished(path, result)
+    if known is not None and not json:
+        done = output.count(das.parts_done(known), "part")
+        output.warn(f"{output.path(path)} is continued: it has {done} of the study")
+    return result if known is None else known
+
+
+def _measure(settings: das.Settings, result: dict[str, Any], folder: Path, no_page: bool, json: bool) -> bool:
+    """Measure what the result does not have yet. Returns whether Ctrl-C ended it."""
+    try:
+        with _bar(json) as tell:
+            das.measure(settings, result, folder / das.RESULT, tell)
+    except KeyboardInterrupt:
+        if not result["transfers"]:
+            raise
+        return True
+    except Exception as error:
+        if result["transfers"] and not no_page:  # There are results to show.
+            result["notes"].append(f"the study ended with an error: {error}")
+            output.warn(f"the page shows the results so far: {output.path(_draw(result, folder))}")
+        if isinstance(error, TargetLost):
+            raise error.add(_kept(result, folder / das.RESULT)) from error
+        raise
+    return False
+
+
+def _kept(result: dict[str, Any], path: Path) -> str:
+    """What a study that was cut off has measured, and how to go on."""
+    done = das.parts_done(result)
+    if not done:
+        return "Nothing was measured yet. Run the same command again"
+    return f"{path} holds {output.count(done, 'part')}. Run the same command to continue"
 
 
 def _models(text: str) -> tuple[str, ...]:
@@ -169,12 +198,14 @@ def _bar(quiet: bool) -> Iterator[Callable[[str, float], None]]:
         transient=True,
         disable=quiet or not output.err.is_terminal,
     )
-    task, now = bar.add_task("preparing", total=1.0), ""
+    task, now, outer = bar.add_task("preparing", total=1.0), "", listener()
 
     def tell(what: str, part: float) -> None:
         nonlocal now
         now = what
         bar.update(task, completed=part, description=what)
+        if outer is not None:
+            outer(f"{part:.0%} {what}", 0, 0)
 
     def stage(what: str, done: int, total: int) -> None:
         bar.update(task, description=f"{now}: {what} {done} of {total}" if total else f"{now}: {what}")

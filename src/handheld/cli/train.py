@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from handheld.cli import output
 from handheld.cli.data_options import PLAIN, DataOptions, with_data_options
-from handheld.cli.options import AcceptFrozen, Force, Json, On, Precision, Seed, Size, Spec
+from handheld.cli.options import AcceptFrozen, Force, Json, OnAuto, Precision, Seed, Size, Spec
+from handheld.cli.partial_options import with_partial_options
+from handheld.cli.placing import Goal, Wanted, placed
 from handheld.cli.prepare import Job, check_new, check_rates, check_writable, prepare, schedule_of
 from handheld.cli.progress import Bar
 from handheld.cli.stages import stages
@@ -23,9 +25,12 @@ from handheld.cli.train_record import Written, check_record, writing
 from handheld.cli.trained import Trained, how_to_go_on, introduce, print_result
 from handheld.cli.training_options import PLAIN as PLAIN_TRAINING
 from handheld.cli.training_options import TrainingOptions, with_training_options
-from handheld.errors import CheckpointError, StepFileError
+from handheld.errors import CheckpointError, HandheldError, StepFileError, TargetLost
+from handheld.partial.options import WHOLE, PartialOptions
+from handheld.placement.pair import devices_of, first_of, is_pair, start_pair
 from handheld.run import loop
-from handheld.run.checkpoint import read_checkpoint
+from handheld.run.batch import batch_sizes
+from handheld.run.checkpoint import read_checkpoint, read_result
 from handheld.run.guards import Guards
 from handheld.run.history import History
 from handheld.run.interrupt import Interrupted
@@ -72,23 +77,30 @@ Export = Annotated[
 ]
 BatteryFloor = Annotated[
     float | None,
-    typer.Option("--battery-floor", metavar="PERCENT", help=("Stop cleanly when the battery charge is lower.")),
+    typer.Option(
+        "--battery-floor",
+        metavar="PERCENT",
+        help=("Stop cleanly when the battery (that of a target, if it trains there) is lower."),
+    ),
 ]
 ThermalLimit = Annotated[
-    float | None, typer.Option("--thermal-limit", metavar="CELSIUS", help=("Pause while the device is hotter."))
+    float | None,
+    typer.Option("--thermal-limit", metavar="CELSIUS", help=("Pause while the device, or the target, is hotter.")),
 ]
 FindNan = Annotated[
     bool, typer.Option("--find-nan", help=("If the loss becomes NaN, name the op that caused it (slower)."))
 ]
 
 
+@with_partial_options
 @with_training_options
 @with_data_options
 def train(
     what: Spec,
     data: Data,
     size: Size = None,
-    on: On = "opencl",
+    on: OnAuto = "opencl",
+    goal: Goal = None,
     precision: Precision = "float32",
     epochs: Epochs = 20,
     batch: Batch = None,
@@ -107,36 +119,35 @@ def train(
     json: Json = False,
     given: DataOptions = PLAIN,
     training: TrainingOptions = PLAIN_TRAINING,
+    partial: PartialOptions = WHOLE,
 ) -> None:
     """Train a model and print its test accuracy.
 
     On Ctrl-C or SIGTERM the current step is finished, the checkpoint is written (with --checkpoint),
     and the command says how to continue. A second Ctrl-C stops at once. A step file trains without
-    PyTorch. A factory returns (model, loss, optimizer), or these three and an example batch. Losses,
-    metrics and sensors are written to NAME-train-N.run, and shown on the page NAME-train-N.html.
+    PyTorch. NAME-train-N.run gets losses, metrics and sensors, and NAME-train-N.html shows them.
 
     DATA_FORMATS
 
     \b
     Examples:
     handheld train lenet5 --data digits
-    handheld train mine.py:make --data photos/ --epochs 5 --lr 0.01
-    handheld train mine.py:make --data photos/ --augment flip,crop --normalise
+    handheld train mine.py:make --data photos/ --only biases --memory-limit 512MiB
     handheld train model.step --data photos/ --checkpoint run.checkpoint
-    handheld train mine.py:make --data photos/ --patience 5 --keep-best
-    handheld train resnet18 --data photos/ --precision half --clip-norm 1
+    handheld train mine.py:make --data text.txt --lora 8 --frozen-bits 4
+    handheld train lenet5 --data digits --on opencl:0+opencl:1     # two devices
     """
-    started = time.perf_counter()
-    files = _Files(checkpoint, every, resume, export)
-    files.check(force)
-    check_record(training.record)
+    started, limit = time.perf_counter(), training.memory_limit_bytes
+    files = _Files(checkpoint, every, resume, export).check(force, training)
     check_rates(schedule, lr)
-    limits = _Limits(battery_floor, thermal_limit, find_nan)
-    Guards(battery_floor, thermal_limit)  # A missing sensor is reported before the capture.
-    with stages(json):
-        job = prepare(what, size, data, batch, seed, accept_frozen, given, training.update)
+    place = Wanted(what, size, on, batch, goal, precision, data, given, partial, limit, seed, trains=True)
+    on, batch = placed(place, json)
+    limits = _Limits(battery_floor, thermal_limit, find_nan).check(on)
+    with stages(json) as say:
+        own_part = files.same(partial.at(first_of(on)))
+        job = prepare(what, size, data, batch, seed, accept_frozen, given, training.update, own_part)
         files.check_epochs(epochs, job)
-        started_trainer = job.step.plan(on, graphs=job.graphs, precision=precision).start()
+        started_trainer = _started(job, on, precision, training, say)
     own = {"precision": precision, "epochs": epochs, "schedule": schedule, "lr": lr, "seed": seed}
     with started_trainer as trainer, writing(trainer, training.record, job, own) as record:
         rates = schedule_of(schedule, lr, trainer.rates("train"), epochs)
@@ -144,6 +155,20 @@ def train(
         result = Trained.of(job, trainer, history, time.perf_counter() - started)
         record.finish(history)
     _conclude(replace(result, record=record.path, page=record.page), history, job, files, json)
+
+
+def _started(job: Job, on: str, precision: str, training: TrainingOptions, say: Callable[[str], None]) -> Trainer:
+    """The started trainer on one device, or on two if that is faster."""
+    parts = training.micro_batches
+    options: dict[str, Any] = {"precision": precision, "memory_limit_bytes": training.memory_limit_bytes}
+    if not is_pair(on):
+        return job.step.plan(on, graphs=job.graphs, micro_batches=parts, **options).start()
+    if parts not in (None, 1):
+        raise HandheldError("two devices share a batch already. Try: --micro-batches with one device")
+    whole = batch_sizes(job.graphs, "train").get(job.batch, "train")
+    paired = start_pair(job.step, devices_of(on), whole, job.graphs, say=say, **options)
+    output.warn(paired.text)
+    return paired.trainer
 
 
 @dataclass(frozen=True)
@@ -155,8 +180,9 @@ class _Files:
     resume: bool
     export: Path | None
 
-    def check(self, force: bool) -> None:
-        """Check before the first step that the paths can be written."""
+    def check(self, force: bool, training: TrainingOptions) -> _Files:
+        """Check before the first step that the paths can be written. Returns the files themselves."""
+        check_record(training.record)
         if self.every is not None and self.checkpoint is None:
             raise CheckpointError("--every needs a checkpoint to write. Try: --checkpoint FILE")
         if self.resume and (self.checkpoint is None or not self.checkpoint.exists()):
@@ -169,6 +195,13 @@ class _Files:
                 check_writable(path)
         if self.checkpoint is not None and self.checkpoint.exists() and not self.resume:
             raise CheckpointError(f"{self.checkpoint} exists. Add --resume to continue from it, or remove it")
+        return self
+
+    def same(self, partial: PartialOptions) -> PartialOptions:
+        """The options of partial training. A training that goes on trains what its budget has chosen before."""
+        if not self.resume or not partial.sparse or self.checkpoint is None:
+            return partial
+        return PartialOptions.of(read_result(self.checkpoint).origin)
 
     def check_epochs(self, epochs: int, job: Job) -> None:
         """Warn if the checkpoint already has all the epochs."""
@@ -185,6 +218,11 @@ class _Limits:
     battery_floor: float | None
     thermal_limit: float | None
     find_nan: bool
+
+    def check(self, on: str) -> _Limits:
+        """Report a missing sensor before the capture. Returns the limits themselves."""
+        Guards(self.battery_floor, self.thermal_limit, first_of(on))
+        return self
 
 
 def _fit(
@@ -229,7 +267,7 @@ def _fit(
 
 @contextmanager
 def _rescue(trainer: Trainer, checkpoint: Path | None) -> Iterator[None]:
-    """Say how to continue after Ctrl-C or SIGTERM.
+    """Say how to continue after Ctrl-C, SIGTERM or a lost target.
 
     If a checkpoint cannot be written, try to save the trained model to the folder for temporary files.
     """
@@ -237,6 +275,8 @@ def _rescue(trainer: Trainer, checkpoint: Path | None) -> Iterator[None]:
         yield
     except Interrupted as stop:
         raise Interrupted(f"{stop.history.stopped}. {how_to_go_on(checkpoint)}", stop.history, stop.signal) from None
+    except TargetLost as error:
+        raise error.add(how_to_go_on(checkpoint)) from error
     except CheckpointError as error:
         if not isinstance(error.__cause__, CheckpointError):
             raise  # No step was trained yet, so there is nothing to save.

@@ -57,7 +57,7 @@ def writing(trainer: Trainer, options: RecordOptions, job: Job, own: Mapping[str
     settings = {"what": job.name, "data": job.dataset.name, "batch": job.batch, **own}
     with contextlib.ExitStack() as stack:
         try:
-            record = stack.enter_context(recorded(path, settings))
+            record = stack.enter_context(recorded(path, settings, trainer=trainer))
             record.attach(trainer)
         except RunFileError as error:
             if options.out is not None:

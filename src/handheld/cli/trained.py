@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from handheld.cli import output
 from handheld.cli.prepare import Job
 from handheld.data import DataSet, ImageData, TextData
+from handheld.plan.fit import fit_text
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.run.batch import batch_sizes
 from handheld.run.history import Epoch, History
 from handheld.run.metrics import Arrays
+from handheld.run.parts import parts_of
 from handheld.run.trainer import LossScale, Trainer
+from handheld.step import Step
 
 
 def device_name(trainer: Trainer) -> str:
@@ -27,11 +29,26 @@ def _samples(data: object) -> str:
 
 
 def _train_graph(plan: Plan, batch: int) -> str:
+    parts = parts_of(plan)
+    if parts is not None:
+        return parts.graph
     return batch_sizes(plan.graphs, "train").get(batch, "train")
 
 
-def _work(graph: GraphPlan) -> str:
-    return output.count(graph.launches, "launch") if graph.launches else output.count(len(graph.graph.nodes), "op")
+def _per_step(plan: Plan, batch: int) -> tuple[int, int]:
+    """The launches and the ops of a training step, of all its micro-batches."""
+    parts, last = parts_of(plan), plan.graphs[_train_graph(plan, batch)]
+    launches, ops = last.launches, len(last.graph.nodes)
+    if parts is not None:
+        other = plan.graphs[f"{parts.graph}.accumulate"]
+        launches += (parts.count - 1) * other.launches
+        ops += (parts.count - 1) * len(other.graph.nodes)
+    return launches, ops
+
+
+def _work(plan: Plan, batch: int) -> str:
+    launches, ops = _per_step(plan, batch)
+    return output.count(launches, "launch") if launches else output.count(ops, "op")
 
 
 def _accumulated(graph: GraphPlan) -> str:
@@ -39,18 +56,22 @@ def _accumulated(graph: GraphPlan) -> str:
     return f", one update per {count} batches" if count > 1 else ""
 
 
+def _part(step: Step) -> str:
+    """How many of the parameters train, if not all of them do, and how the others are stored."""
+    count, packed = step.trained_count(), step.packings().values()
+    bits = f", frozen weights in {next(iter(packed)).bits} bits" if packed else ""
+    return "" if count == step.parameter_count() else f", of which {count:,} train{bits}"
+
+
 def introduce(job: Job, trainer: Trainer) -> None:
     plan, dataset = trainer.plan, job.dataset
     graph = plan.graphs[_train_graph(plan, job.batch)]
-    parameters = sum(math.prod(s.shape) for s in plan.step.slots.values() if s.role == "parameter")
+    parameters = output.count(plan.step.parameter_count(), "parameter") + _part(plan.step)
     held = "no test set" if dataset.test is None else f"{_samples(dataset.test)} to test"
     output.out.print(
         output.grid(
             [
-                (
-                    "model",
-                    f"{job.name}, {output.count(parameters, 'parameter')}, batch {job.batch}{_accumulated(graph)}",
-                ),
+                ("model", f"{job.name}, {parameters}, batch {job.batch}{_accumulated(graph)}"),
                 ("data", f"{dataset.name}: {_samples(dataset.train)} to train, {held}"),
                 (
                     "device",
@@ -58,10 +79,11 @@ def introduce(job: Job, trainer: Trainer) -> None:
                 ),
                 (
                     "step",
-                    f"{_work(graph)}, {output.size(plan.bytes)} on the device"
+                    f"{_work(plan, job.batch)}, {output.size(plan.bytes)} on the device"
                     f"{', half precision' if trainer.loss_scale() else ''}; ready after "
                     f"{job.seconds + sum(trainer.session.timings.values()):.1f} s",
                 ),
+                *([("to fit", text)] if (text := fit_text(plan.options, plan.bytes)) else []),
             ]
         )
     )
@@ -82,6 +104,8 @@ class Trained:
     launches_per_step: int
     ops_per_step: int
     device_bytes: int
+    #: What the plan does to fit; "" if it fits as it is.
+    fit: str
     steps: int
     test: dict[str, float]
     dropped_per_epoch: int
@@ -103,7 +127,7 @@ class Trained:
     @staticmethod
     def of(job: Job, trainer: Trainer, history: History, seconds: float) -> Trained:
         plan = trainer.plan
-        graph = plan.graphs[_train_graph(plan, job.batch)]
+        launches, ops = _per_step(plan, job.batch)
         return Trained(
             model=job.name,
             data=job.dataset.name,
@@ -112,9 +136,10 @@ class Trained:
             device_name=plan.caps.name,
             precision=plan.options["precision"],
             loss_scale=trainer.loss_scale(),
-            launches_per_step=graph.launches,
-            ops_per_step=len(graph.graph.nodes),
+            launches_per_step=launches,
+            ops_per_step=ops,
             device_bytes=plan.bytes,
+            fit=fit_text(plan.options, plan.bytes),
             steps=history.steps,
             test=dict(history.test),
             dropped_per_epoch=history.last.dropped if history.last else job.dataset.train.dropped,

@@ -1,4 +1,4 @@
-"""Options of `handheld train` about the update and about the best epoch."""
+"""Options of `handheld train` about the update, the best epoch and the memory limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from handheld.cli.options import with_options
+from handheld.cli.options import MemoryLimit, nbytes, with_options
 from handheld.errors import HandheldError
 from handheld.run.stopping import HIGHER
 from handheld.updates import UpdateOptions
@@ -50,6 +50,20 @@ PageOption = Annotated[
 RecordOption = Annotated[bool, typer.Option("--record/--no-record", help="Write the run file, and the page.")]
 
 
+MicroBatches = Annotated[
+    int | None,
+    typer.Option(
+        "--micro-batches",
+        min=1,
+        metavar="K",
+        help=(
+            "Run a batch in K parts with one update. Default: 1, or more to meet a memory limit if the update stays "
+            "the same."
+        ),
+    ),
+]
+
+
 @dataclass(frozen=True)
 class RecordOptions:
     """What is written about the training."""
@@ -61,13 +75,15 @@ class RecordOptions:
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How batches become updates, which epoch is the result, and what is written about the training."""
+    """How batches become updates, which epoch is the result, what is written, and how much memory may be used."""
 
     update: UpdateOptions
     patience: int | None = None
     best: str | None = None
     keep_best: bool = False
     record: RecordOptions = RecordOptions()
+    memory_limit_bytes: int | None = None
+    micro_batches: int | None = None
 
     @staticmethod
     def read(
@@ -80,6 +96,8 @@ class TrainingOptions:
         out: Out = None,
         page: PageOption = True,
         record: RecordOption = True,
+        memory_limit: MemoryLimit = None,
+        micro_batches: MicroBatches = None,
     ) -> TrainingOptions:
         """The options from what was typed. Raises HandheldError for a metric that does not exist."""
         if best is not None and best not in HIGHER:
@@ -87,7 +105,8 @@ class TrainingOptions:
         if out is not None and not record:
             raise HandheldError("--out names a run file, and --no-record asks for none. Try: one of the two")
         written = RecordOptions(out, page, record)
-        return TrainingOptions(UpdateOptions(accumulate, clip_norm, clip_value), patience, best, keep_best, written)
+        update = UpdateOptions(accumulate, clip_norm, clip_value)
+        return TrainingOptions(update, patience, best, keep_best, written, nbytes(memory_limit), micro_batches)
 
 
 #: Gives a command the options of `TrainingOptions.read`, as its argument `training`.

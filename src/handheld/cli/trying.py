@@ -159,7 +159,7 @@ def _joules(plan: Plan, inputs: Mapping[str, Any]) -> float:
 
 def made(request: Request, freeze: Sequence[str] = ()) -> tuple[Plan, dict[str, Any]]:
     """The plan of a request, and the inputs of each graph that a step runs. Layers in `freeze` are not trained."""
-    spec = open_model(request.model, request.size)
+    spec = open_model(request.model, request.size, request.partial)
     size = request.batch or spec.default_batch
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The profile has shown them.
@@ -187,24 +187,23 @@ def _frozen(spec: ModelSpec, request: Request, size: int, freeze: Sequence[str])
             f"layers of {spec.name} cannot be frozen from here: only its own code makes its model. "
             "Try: requires_grad_(False) in that code"
         )
-    frozen = 0
-    for name, parameter in parts[0].named_parameters():
-        if any(name.startswith(f"{layer}.") for layer in freeze):
-            parameter.requires_grad_(False)
-            frozen += 1
+    inside = tuple(f"{layer}." for layer in freeze)
+    frozen = [name for name, _ in parts[0].named_parameters() if name.startswith(inside)]
     if not frozen:
         raise HandheldError(f"the model has no parameters in {', '.join(freeze)}. Try: profile it again")
     example = spec.example(size)
     if example is None:
         raise HandheldError(f"{spec.name} has no example batch to capture. Try: let it return one")
-    return capture_sizes(parts, {size: example}, request.seed, spec.name, folder=spec.folder), example
+    partial = replace(request.partial, freeze=(*request.partial.freeze, *frozen))
+    step = capture_sizes(parts, {size: example}, request.seed, spec.name, folder=spec.folder, partial=partial)
+    return step, example
 
 
 def tune_kernels(plan: Plan, seconds: float) -> None:
     """Tune the kernels of a plan. The results are stored as `handheld tune` stores them."""
     caps = describe(plan.device)
     precision = str(plan.options.get("precision") or "float32")
-    graphs, _ = prepare(plan.step, list(plan.graphs), precision, align_bytes=caps.base_align_bytes)
+    graphs, _ = prepare(plan.step, list(plan.graphs), caps, precision)
     record, path, _ = known_record(TuningRecord.of(caps))
     known = set(record.entries)
     jobs = find_jobs(graphs, caps)

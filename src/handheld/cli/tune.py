@@ -17,17 +17,21 @@ from rich.text import Text
 from handheld.backends.base import describe
 from handheld.cli import output
 from handheld.cli.data_options import PLAIN, DataOptions, with_example_options
-from handheld.cli.options import Data, Json, Precision, Size, Spec
+from handheld.cli.fleet_run import on_fleet
+from handheld.cli.options import Data, Json, OnOpenCLFleet, Precision, Size, Spec
+from handheld.cli.partial_options import with_partial_options
 from handheld.cli.prepare import capture_example, check_frozen
 from handheld.cli.stages import stages
 from handheld.cli.tables import Column, table
-from handheld.errors import HandheldError
+from handheld.errors import HandheldError, TargetLost
 from handheld.kernels.base import Choice
 from handheld.measure.jobs import find_jobs
 from handheld.measure.tuner import Progress as Now
 from handheld.measure.tuner import Row, Tuner, known_record
+from handheld.partial.options import WHOLE, PartialOptions
 from handheld.plan.precision import prepare
 from handheld.plan.tuning import TuningRecord, load_tuning
+from handheld.progress import report
 from handheld.resolve import ModelSpec, open_model
 from handheld.run.batch import batch_sizes
 from handheld.step import Step
@@ -42,7 +46,6 @@ COLUMNS = (
 )
 
 
-On = Annotated[str, typer.Option("--on", metavar="DEVICE", help=("opencl, or opencl:NAME (names: handheld doctor)."))]
 Batch = Annotated[
     int | None, typer.Option("--batch", min=1, metavar="N", help=("Batch size. Default: the model's own."))
 ]
@@ -56,11 +59,13 @@ Graph = Annotated[
 Fresh = Annotated[bool, typer.Option("--fresh", help=("Discard the results for these shapes and start again."))]
 
 
+@on_fleet("tune", None)
+@with_partial_options
 @with_example_options
 def tune(
     what: Spec,
     size: Size = None,
-    on: On = "opencl",
+    on: OnOpenCLFleet = "opencl",
     precision: Precision = "float32",
     batch: Batch = None,
     budget: Budget = 120.0,
@@ -69,6 +74,7 @@ def tune(
     fresh: Fresh = False,
     json: Json = False,
     given: DataOptions = PLAIN,
+    partial: PartialOptions = WHOLE,
 ) -> None:
     """Find the fastest variant of each kernel of a model.
 
@@ -79,7 +85,6 @@ def tune(
 
     \b
     Examples:
-    handheld tune resnet18
     handheld tune mine.py:make --data photos/ --on opencl:nvidia --budget 600
     handheld tune resnet18 --precision half
     """
@@ -87,12 +92,12 @@ def tune(
     if not caps.takes_launches:
         raise HandheldError(f"{on} has no variants to choose from. Try: --on opencl")
     with stages(json) as stage:
-        spec = open_model(what, size)
+        spec = open_model(what, size, partial.at(on))
         batch_size = batch or spec.default_batch
         step, _ = capture_example(spec, [batch_size], 0, data, given)
         names = _training(step, spec, graph, batch_size)
         stage("planning")
-        jobs = find_jobs(prepare(step, names, precision, align_bytes=caps.base_align_bytes)[0], caps)
+        jobs = find_jobs(prepare(step, names, caps, precision)[0], caps)
     record, path, notes = _record(TuningRecord.of(caps), [job.signature for job in jobs] if fresh else [])
     frozen = check_frozen(step, spec, accept=True)  # Speed does not depend on the frozen values.
     notes = [*notes, *load_tuning(caps).ignored, *([frozen] if frozen else [])]
@@ -105,6 +110,8 @@ def tune(
             tuner.run(budget)
         except KeyboardInterrupt:
             stopped = True
+        except TargetLost as error:
+            raise error.add("Results so far are saved; run the same command to continue") from error
     notes += tuner.notes
     if json:
         output.print_json(_as_json(tuner, notes, time.monotonic() - started, stopped))
@@ -155,6 +162,7 @@ def _bar(tuner: Tuner, budget: float, quiet: bool) -> Iterator[None]:
     task = bar.add_task("", total=budget, place="", left=output.duration(budget))
 
     def on_progress(now: Now) -> None:
+        report(f"{now.signature} ({now.tried} of {now.candidates})", now.position, now.jobs)
         bar.update(
             task,
             completed=budget - now.seconds_left,

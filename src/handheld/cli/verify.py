@@ -12,13 +12,17 @@ from rich.text import Text
 
 from handheld.cli import output
 from handheld.cli.data_options import PLAIN, DataOptions, with_example_options
-from handheld.cli.options import AcceptFrozen, Data, Json, On, Precision, Seed, Size, Spec
+from handheld.cli.options import AcceptFrozen, Data, Json, MemoryLimit, OnAuto, Precision, Seed, Size, Spec, nbytes
+from handheld.cli.partial_options import with_partial_options
+from handheld.cli.placing import AUTO, Wanted, placed
 from handheld.cli.prepare import capture_example
 from handheld.cli.stages import stages
 from handheld.cli.tables import Column, table
 from handheld.errors import HandheldError
 from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Graph
+from handheld.partial.options import WHOLE, PartialOptions
+from handheld.plan.plan import Plan
 from handheld.resolve import ModelSpec, StepFile, open_model
 from handheld.run.batch import batch_sizes
 from handheld.run.verify import TOLERANCE, Row, Verification, verify_plan
@@ -35,15 +39,17 @@ COLUMNS = (
 )
 
 
+Batch = Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=("Batch size. Default: at most 4."))]
+
+
+@with_partial_options
 @with_example_options
 def verify(
     what: Spec,
     size: Size = None,
-    on: On = "opencl",
+    on: OnAuto = "opencl",
     precision: Precision = "float32",
-    batch: Annotated[
-        int | None, typer.Option("--batch", min=1, metavar="N", help=("Batch size. Default: at most 4."))
-    ] = None,
+    batch: Batch = None,
     graph: Annotated[
         str | None, typer.Option("--graph", metavar="NAME", help=("Only this graph: train, evaluate, predict."))
     ] = None,
@@ -52,10 +58,12 @@ def verify(
     ] = TOLERANCE,
     data: Data = None,
     everything: Annotated[bool, typer.Option("--all", help="List every op.")] = False,
+    memory_limit: MemoryLimit = None,
     seed: Seed = 0,
     accept_frozen: AcceptFrozen = False,
     json: Json = False,
     given: DataOptions = PLAIN,
+    partial: PartialOptions = WHOLE,
 ) -> None:
     """Compare every op with PyTorch and name the first that differs.
 
@@ -73,20 +81,20 @@ def verify(
     handheld verify lenet5
     handheld verify mine.py:make --on opencl:0 --all
     """
+    limit = nbytes(memory_limit)
+    on = _placed(Wanted(what, size, on, batch, None, precision, data, given, partial, limit, seed), json)
     with stages(json):
         import torch  # noqa: F401  PyTorch is the reference; if it is missing, the command fails early.
 
-        spec = open_model(what, size)
-        own = spec.default_batch if isinstance(spec, StepFile) else min(spec.default_batch, 4)
-        batch_size = batch or own
+        spec = open_model(what, size, partial.at(on))
+        batch_size = batch or _own_batch(spec)
         step, batches = capture_example(spec, [batch_size], seed, data, given)
         if not batches and (example := spec.example(batch_size)) is not None:
             batches = [example]
         results = []
         for name in _chosen(step, graph, batch):
             inputs = _inputs(batches, step.graphs[name], seed)
-            plan = step.plan(on, graphs=[name], isolate=True, precision=precision)
-            results.append(verify_plan(plan, inputs, name, tolerance))
+            results.append(verify_plan(_plan(step, on, name, precision, limit), inputs, name, tolerance))
         frozen = _frozen(step, spec, batches, seed, [result.graph for result in results])
     if json:
         output.print_json([_as_json(r, frozen, accept_frozen) for r in results])
@@ -96,6 +104,26 @@ def verify(
         _present_frozen(frozen, accept_frozen)
     if not all(r.passed and not _doubtful(r, frozen, accept_frozen) for r in results):
         raise typer.Exit(1)
+
+
+def _placed(wanted: Wanted, json: bool) -> str:
+    """The device of a verification, chosen at its batch."""
+    if wanted.on != AUTO:
+        return wanted.on
+    count = wanted.batch or _own_batch(open_model(wanted.what, wanted.size, wanted.partial))
+    return placed(dataclasses.replace(wanted, batch=count), json)[0]
+
+
+def _own_batch(spec: ModelSpec) -> int:
+    return spec.default_batch if isinstance(spec, StepFile) else min(spec.default_batch, 4)
+
+
+def _plan(step: Step, on: str, name: str, precision: str, limit: int | None) -> Plan:
+    """A plan in which every tensor has its own memory. With a limit, it has the ops of the plan that meets it."""
+    if limit is None:
+        return step.plan(on, graphs=[name], isolate=True, precision=precision)
+    plan = step.plan(on, graphs=[name], precision=precision, memory_limit_bytes=limit)
+    return plan.again(isolate=True, memory_limit_bytes=None)
 
 
 def _chosen(step: Step, graph: str | None, batch: int | None) -> list[str]:

@@ -31,7 +31,7 @@ class State:
 
 def state_of(step: Step) -> State:
     """The state of the model in a step."""
-    state, names = step.state(), step.model_names()
+    state, names = step.model_state(), step.model_names()
     first: dict[str, str] = {}
     for name, slot in names.items():
         first.setdefault(slot, name)

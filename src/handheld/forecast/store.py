@@ -1,12 +1,12 @@
 """The samples of a device: runs add to a table in the user's cache folder; tables of some devices come with Handheld.
 
-A table belongs to one device and driver. Samples of a kernel family that has changed since are left out.
+A table belongs to one device, with its driver and its number of compute units. Samples of a kernel family that has
+changed since are left out.
 """
 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ from handheld.errors import HandheldError, SamplesError
 from handheld.kernels.versions import current
 from handheld.measure import ceilings
 from handheld.plan.lowering import family
+from handheld.units import count
 
 SHIPPED = Path(__file__).parent / "samples"
 
 
 def path_of(caps: DeviceCaps) -> Path:
     """The user's table of a device."""
-    key = hashlib.sha256(f"{caps.name}\n{caps.driver}".encode()).hexdigest()[:12]
-    return cache.folder() / "costs" / f"{cache.slug(caps.name)}-{key}.json"
+    return cache.folder() / "costs" / f"{cache.slug(caps.name)}-{caps.fingerprint}.json"
 
 
 def read(path: Path) -> Samples:
@@ -64,6 +64,12 @@ def known(caps: DeviceCaps) -> Known:
         if found.driver != caps.driver:
             ignored.append(
                 f"{path.name} is not used: it was measured with the driver {found.driver}, but this is {caps.driver}"
+            )
+            continue
+        if path.parent != SHIPPED and path != path_of(caps):
+            ignored.append(
+                f"{path.name} is not used: it is of a machine with another number of compute units, or was made by an "
+                "earlier version of Handheld"
             )
             continue
         dropped = _drop_stale(found, caps.kind)
@@ -108,10 +114,8 @@ def of_runs(runs: Iterable[Run], caps: DeviceCaps | None = None) -> Samples:
     for run in runs:
         described = DeviceCaps.from_json(run.meta.get("caps") or {})
         caps = caps or described
-        if (described.name, described.driver) != (caps.name, caps.driver):
-            raise SamplesError(
-                f"{run.path} was measured on {described.name} ({described.driver}), not on {caps.name} ({caps.driver})"
-            )
+        if described.fingerprint != caps.fingerprint:
+            raise SamplesError(f"{run.path} was measured on {_named(described)}, not on {_named(caps)}")
         step = step_sample(run)
         if step is None:
             raise SamplesError(
@@ -125,6 +129,10 @@ def of_runs(runs: Iterable[Run], caps: DeviceCaps | None = None) -> Samples:
     return table
 
 
+def _named(caps: DeviceCaps) -> str:
+    return f"{caps.name} ({caps.driver}; {count(caps.compute_units, 'compute unit')})"
+
+
 def _rates(caps: DeviceCaps) -> Rates | None:
     stored = ceilings.stored(caps)
     return Rates.from_ceilings(stored.to_json()) if stored is not None else None
@@ -132,9 +140,9 @@ def _rates(caps: DeviceCaps) -> Rates | None:
 
 def learn(runs: Iterable[Run]) -> tuple[Samples, Path]:
     """Adds runs to the user's table of their device. Returns the table and its file."""
+    runs = list(runs)
     new = of_runs(runs)
-    caps = _caps_of(new)
-    path = path_of(caps)
+    path = path_of(DeviceCaps.from_json(runs[0].meta["caps"]))
     table = Samples(new.device, new.driver, new.kind, new.rates, new.families)
     if path.exists():
         before = read(path)
@@ -155,8 +163,3 @@ def remember(run: Run) -> None:
         learn([run])
     except HandheldError as error:
         warn_user(f"this run is not added to the samples of its device: {error}")
-
-
-def _caps_of(table: Samples) -> DeviceCaps:
-    """A description that has what the name of a table depends on."""
-    return DeviceCaps(table.device, "", table.kind, table.driver, 1, 1, 0, 0, 0, 1, False)

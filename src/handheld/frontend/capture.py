@@ -24,6 +24,8 @@ from torch.utils import _pytree as pytree
 from handheld.callers import warn_user
 from handheld.errors import CaptureError, ValueRead
 from handheld.frontend import arguments
+from handheld.frontend.accumulating import accumulate as accumulate_batches
+from handheld.frontend.accumulating import accumulate_part
 from handheld.frontend.attributes import Attributes
 from handheld.frontend.clipping import clip_norm, clip_value
 from handheld.frontend.closures import (
@@ -50,14 +52,12 @@ from handheld.frontend.sizes import Code, Recipe
 from handheld.frontend.state import StateBuilder
 from handheld.frontend.tables import LOWERINGS  # noqa: F401 (filled by this import)
 from handheld.frontend.tested import warn_untested
-from handheld.frontend.values import constant
 from handheld.graph.check import check
-from handheld.graph.dtypes import F32
-from handheld.graph.graph import Graph, GraphInput, GraphOutput, View
+from handheld.graph.graph import Graph, GraphInput, GraphOutput
 from handheld.live_optimizer import LiveOptimizer
 from handheld.module_paths import follow_modules
 from handheld.passes.pipeline import optimize
-from handheld.passes.scale import ACCUMULATED, GOOD, SCALE, SKIPPED, START
+from handheld.passes.scale import GOOD, SCALE, SKIPPED, START
 from handheld.progress import report
 from handheld.step import Step, check_frozen, uncompiled, warn
 from handheld.user_errors import note_place
@@ -74,6 +74,8 @@ class _Update:
     accumulate: int
     #: Whether this batch is the last of them, so that the update follows.
     last: bool = True
+    #: Whether the batch is a part of a batch, whose gradients count by its share.
+    part: bool = False
 
 
 class Capture:
@@ -114,23 +116,31 @@ class Capture:
         clip_norm: float | None = None,
         clip_value: float | None = None,
         accumulate: int = 1,
+        part: bool = False,
     ) -> Capture:
-        """Records a training step. With `accumulate=k`, one update uses the mean gradient of k batches."""
+        """Records a training step. With `accumulate=k`, one update uses the mean gradient of k batches.
+
+        With `part`, the batch is a part of one, and an update uses the gradients of all parts (run/parts.py).
+        """
         arguments.check_optimizer(optimizer)
         arguments.check_clipping(clip_norm, clip_value, accumulate)
         arguments.check_batch(batch, 1)
         options = {"clip_norm": clip_norm, "clip_value": clip_value, "accumulate": accumulate}
-        self._remember(name, lambda b, n: self.train(fn, optimizer, b, n, **options), batch)  # type: ignore[arg-type]
+
+        def again(b: object, n: str, **more: Any) -> None:
+            self.train(fn, optimizer, b, n, **{**options, **more})
+
+        self._remember(name, again, batch, fn)
         owner = self._optimizer(optimizer, name)
-        update = _Update(owner, clip_norm, clip_value, accumulate)
-        if accumulate > 1:
+        update = _Update(owner, clip_norm, clip_value, accumulate, part=part)
+        if accumulate > 1 or part:
             self._record(f"{name}.accumulate", fn, batch, replace(update, last=False))
         self._record(name, fn, batch, update)
         return self
 
     def evaluate(self, fn: Closure, batch: object, name: str = "evaluate") -> Capture:
         """Records a forward pass in eval mode. It updates no parameter."""
-        self._remember(name, lambda b, n: self.evaluate(fn, b, n), batch)
+        self._remember(name, lambda b, n: self.evaluate(fn, b, n), batch, fn)
         with self._eval_mode(), torch.no_grad():
             self._record(name, fn, batch, None)
         return self
@@ -289,9 +299,11 @@ class Capture:
         rec.path.append("optimizer")
         views = {id(p): rec.read(g) for p, g in zip(parameters, grads, strict=True) if g is not None}
         writes: dict[str, int] = {}
-        if update.accumulate > 1:
+        if update.part:
+            views, writes = accumulate_part(rec, self.state, parameters, views, update.last)
+        elif update.accumulate > 1:
             notes["accumulate"] = update.accumulate
-            views, writes = self._accumulate(rec, parameters, views, update.accumulate, update.last)
+            views, writes = accumulate_batches(rec, self.state, parameters, views, update.accumulate, update.last)
         if update.last:
             if update.clip_norm is not None:
                 views = clip_norm(rec, views, update.clip_norm)
@@ -300,25 +312,6 @@ class Capture:
             writes |= update.optimizer.emit(rec, views)
         rec.path.pop()
         return writes
-
-    def _accumulate(
-        self, rec: Recorder, parameters: Sequence[torch.Tensor], views: dict[int, View], count: int, last: bool
-    ) -> tuple[dict[int, View], dict[str, int]]:
-        writes, sums = {}, {}
-        for p in parameters:
-            if id(p) not in views:
-                continue
-            slot = f"{ACCUMULATED}{self.state.find(p)}"
-            if slot not in self.state.slots:
-                self.state.add_value(slot, np.zeros(tuple(p.shape), np.float32), "optimizer")
-            total = rec.slot_view(slot)
-            operands = [total, views[id(p)]]
-            if last:
-                sums[id(p)] = rec.map(total.shape, operands, lambda a, b: (a + b) * (1.0 / count))
-                writes[slot] = rec.map(total.shape, [], lambda b: constant(b, 0.0, F32)).tensor
-            else:
-                writes[slot] = rec.map(total.shape, operands, lambda a, b: a + b).tensor
-        return sums, writes
 
     def _finish(
         self,
@@ -372,9 +365,9 @@ class Capture:
 
     # ── other batch sizes ─────────────────────────────────────────────────────────────────────
 
-    def _remember(self, name: str, record: Callable[[Any, str], object], batch: object) -> None:
+    def _remember(self, name: str, record: Callable[..., object], batch: object, fn: Closure) -> None:
         modes = {module: module.training for module in self._all_modules()}
-        self.recipes.setdefault(name.partition("@")[0], Recipe(record, batch, modes))
+        self.recipes.setdefault(name.partition("@")[0], Recipe(record, batch, modes, fn))
 
     def _give(self, step: Step, names: Sequence[str]) -> None:
         """Adds graphs that were recorded after `step` was made to it, with the slots that are new to it."""

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from handheld.errors import CaptureError, HandheldError
+from handheld.frontend.parts import batch_norms, kind_of_loss
 
 #: Larger tensors of a batch are not filled with values for a capture.
 LAZY_BYTES = 16 << 20
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
 class Recipe:
     """How a graph was recorded: `record(batch, name)` records it again."""
 
-    record: Callable[[Any, str], object]
+    record: Callable[..., object]
     batch: object
     #: Whether each module was in training mode.
     modes: Mapping[nn.Module, bool]
+    #: What was recorded.
+    fn: Callable[[Any], Any]
 
 
 class Code:
@@ -47,15 +50,32 @@ class Code:
 
         Raises CaptureError if the code does not run with this batch size, or is no longer as it was.
         """
-        builder, name = self._builder, f"{kind}@{size}"
-        recipe = builder.recipes.get(kind)
-        if recipe is None:
+        return self._add(step, kind, size, f"{kind}@{size}")
+
+    def add_part(self, step: Step, size: int) -> str:
+        """Adds the training graphs for a part of a batch (`run/parts.py`), and returns the name of the last part's."""
+        return self._add(step, "train", size, f"train@{size}.part", part=True)
+
+    def kind_of_loss(self) -> str:
+        """ "mean" or "sum": how the losses of parts make the loss of a batch. Raises CaptureError if they do not."""
+        return kind_of_loss(self._builder, self._recipe("train", 1))
+
+    def batch_norms(self) -> int:
+        """The number of batch norms whose results depend on the other samples of a batch."""
+        return batch_norms(self._recipe("train", 1))
+
+    def _recipe(self, kind: str, size: int) -> Recipe:
+        if kind not in self._builder.recipes:
             raise CaptureError(f"no code of graph {kind!r} is at hand. Try: handheld package --batch {size}")
+        return self._builder.recipes[kind]
+
+    def _add(self, step: Step, kind: str, size: int, name: str, **more: Any) -> str:
+        builder, recipe = self._builder, self._recipe(kind, size)
         if name not in builder.graphs:
             self._check_same()
             try:
                 with builder._modes(recipe.modes):
-                    recipe.record(resized(recipe.batch, size, not self._reads_values(kind)), name)
+                    recipe.record(resized(recipe.batch, size, not self._reads_values(kind)), name, **more)
             except HandheldError as error:
                 raise CaptureError(f"graph {kind!r} cannot be captured for a batch of {size}: {error}") from error
             except Exception as error:  # The user's code may raise anything.
@@ -104,6 +124,14 @@ def resized(batch: object, size: int, lazy: bool = False) -> object:
     leaves, spec = pytree.tree_flatten(batch)
     rows = next((leaf.shape[0] for leaf in leaves if getattr(leaf, "ndim", 0)), 0)
     return pytree.tree_unflatten([_rows(leaf, rows, size, lazy) for leaf in leaves], spec)
+
+
+def leaves_of(batch: object, one: Callable[[Any, bool], Any]) -> object:
+    """The batch with `one(leaf, batched)` instead of each leaf. `batched` says whether its rows are samples."""
+    leaves, spec = pytree.tree_flatten(batch)
+    rows = next((leaf.shape[0] for leaf in leaves if getattr(leaf, "ndim", 0)), 0)
+    made = [one(leaf, bool(getattr(leaf, "ndim", 0)) and leaf.shape[0] == rows) for leaf in leaves]
+    return pytree.tree_unflatten(made, spec)
 
 
 def _rows(leaf: Any, rows: int, size: int, lazy: bool) -> Any:

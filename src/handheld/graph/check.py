@@ -198,7 +198,10 @@ def _check_node(graph: Graph, node: Node, known: set[int]) -> None:
     need(node.op in OPS, f"unknown op {node.op!r}")
     op = OPS[node.op]
     need(node.origin.phase in PHASES, f"unknown phase {node.origin.phase!r}")
-    need(set(node.attrs) == set(op.attrs), f"has attributes {sorted(node.attrs)}, not {op.attrs}")
+    given = set(node.attrs) - set(op.optional)
+    need(given == set(op.attrs), f"has attributes {sorted(node.attrs)}, not {op.attrs}")
+    arithmetic = node.attrs.get("arithmetic", "half")
+    need(arithmetic == "half", f"has the arithmetic {arithmetic!r}; the only one that can be named is 'half'")
     for view in node.inputs:
         need(view.tensor in known, f"reads tensor {view.tensor} before it is written")
     need(bool(node.outputs), "has no outputs")

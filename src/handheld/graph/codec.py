@@ -227,10 +227,11 @@ def _node(data: object, where: str) -> Node:
 
 
 def _attributes(op: str, data: object) -> Mapping[str, Any]:
-    names = OPS[op].attrs
+    given = an_object(data, f"the attributes of a {op}")
+    names = (*OPS[op].attrs, *(name for name in OPS[op].optional if name in given))
     fields(data, names, f"the attributes of a {op}")
     attrs: dict[str, Any] = {}
-    for name, value in an_object(data, f"the attributes of a {op}").items():
+    for name, value in given.items():
         where = f"{name} of a {op}"
         if name == "stores":
             attrs[name] = a_list(value, _store_of_epilogue if OPS[op].epilogue else _store, where)
@@ -303,6 +304,7 @@ ATTRIBUTES: dict[str, Item[Any]] = {
     "count_pad": a_bool,
     "divisor": an_int,
     "mode": text,
+    "arithmetic": text,
     "base": a_bool,
     "region_shape": a_shape,
     "region_strides": ints,

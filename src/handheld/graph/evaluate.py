@@ -21,9 +21,12 @@ from handheld.graph.graph import Graph, Node
 Array = npt.NDArray[Any]
 
 
-def evaluate(node: Node, graph: Graph, values: Mapping[int, Array]) -> list[Array]:
-    """Returns the outputs of a map or reduce node. `values` holds its inputs by tensor."""
-    if node.op not in ("map", "reduce"):
+def evaluate(node: Node, graph: Graph, values: Mapping[int, Array], acc: Array | None = None) -> list[Array]:
+    """Returns the outputs of a map or reduce node, or of the epilogue of another node after its result `acc`.
+
+    `values` holds its inputs by tensor.
+    """
+    if node.op not in ("map", "reduce") and acc is None:
         raise GraphError(f"only map and reduce can be evaluated, not {node.op}")
     attrs = node.attrs
     with np.errstate(all="ignore"):
@@ -33,7 +36,7 @@ def evaluate(node: Node, graph: Graph, values: Mapping[int, Array]) -> list[Arra
                 for t in {view.tensor for view in node.inputs}
             }
         )
-        space = interpret.Space(attrs["shape"], attrs["axes"], node.inputs, arrays)
+        space = interpret.Space(attrs["shape"], attrs.get("axes", ()), node.inputs, arrays, acc)
         results = interpret.run(node.program, node.stores, space)
     tensors = [graph.tensors[t] for t in node.outputs]
     return [

@@ -28,10 +28,14 @@ class Op:
     attrs: tuple[str, ...]
     doc: str
     epilogue: bool = False
+    #: Attributes that may be missing.
+    optional: tuple[str, ...] = ()
 
 
 _CONV = ("stride", "padding", "dilation", "groups")
 _EPILOGUE = ("program", "stores")
+#: `arithmetic` "half": operands are rounded to halves, and a device may add a few products in halves.
+_ARITHMETIC = ("arithmetic",)
 _ATTENTION = ("scale", "causal", "masked", "dropout", "key")
 
 _OPS = (
@@ -60,6 +64,7 @@ _OPS = (
         "acc[..., m, n] = sum over k of a[..., m, k] * b[..., k, n]; the leading dimensions of "
         "both equal those of `shape`.",
         epilogue=True,
+        optional=_ARITHMETIC,
     ),
     Op(
         "conv",
@@ -69,6 +74,7 @@ _OPS = (
         "x[n, c, h, w], w[k, c/groups, r, s]: acc[n, k, p, q] = sum over c, r, s of "
         "x[n, c, p*stride - padding + r*dilation, ...] * w[k, c, r, s]; x is 0 outside its bounds.",
         epilogue=True,
+        optional=_ARITHMETIC,
     ),
     Op(
         "conv_input",
@@ -78,6 +84,7 @@ _OPS = (
         "dy[n, k, p, q], w[k, c/groups, r, s]: the adjoint of conv in x, with acc of `shape` "
         "[n, c, h, w]. Also the forward of a transposed convolution.",
         epilogue=True,
+        optional=_ARITHMETIC,
     ),
     Op(
         "conv_weight",
@@ -85,6 +92,7 @@ _OPS = (
         1,
         (*_CONV, "shape"),
         "dy[n, k, p, q], x[n, c, h, w]: the adjoint of conv in w, dense of `shape` [k, c/groups, r, s].",
+        optional=_ARITHMETIC,
     ),
     Op(
         "max_pool",

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from types import ModuleType
 
 from handheld.device import DeviceCaps
@@ -52,7 +53,7 @@ MOST_COLUMNS = 512  # The most columns of a block or a tile.
 
 
 def lower_matmul(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
-    return _lower(*_matmul(node, graph), graph, caps, choice)
+    return _lower(*_problem(node, graph), graph, caps, choice)
 
 
 def _matmul(node: Node, graph: Graph) -> tuple[Problem, Node]:
@@ -99,7 +100,7 @@ def _matmul(node: Node, graph: Graph) -> tuple[Problem, Node]:
 def lower_conv(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
     if depthwise.applies(node):
         return depthwise.lower_conv(node, graph, caps)
-    return _lower(*_conv(node, graph), graph, caps, choice)
+    return _lower(*_problem(node, graph), graph, caps, choice)
 
 
 def _conv(node: Node, graph: Graph) -> tuple[Problem, Node]:
@@ -131,7 +132,7 @@ def _conv(node: Node, graph: Graph) -> tuple[Problem, Node]:
 def lower_conv_input(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
     if depthwise.applies(node):
         return depthwise.lower_conv_input(node, graph, caps)
-    return _lower(*_conv_input(node, graph), graph, caps, choice)
+    return _lower(*_problem(node, graph), graph, caps, choice)
 
 
 def _conv_input(node: Node, graph: Graph) -> tuple[Problem, Node]:
@@ -166,7 +167,7 @@ def _conv_input(node: Node, graph: Graph) -> tuple[Problem, Node]:
 def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
     if depthwise.applies(node):
         return depthwise.lower_conv_weight(node, graph, caps)
-    return _lower(*_conv_weight(node, graph), graph, caps, choice)
+    return _lower(*_problem(node, graph), graph, caps, choice)
 
 
 def _conv_weight(node: Node, graph: Graph) -> tuple[Problem, Node]:
@@ -196,6 +197,12 @@ def _conv_weight(node: Node, graph: Graph) -> tuple[Problem, Node]:
     return problem, node
 
 
+def _problem(node: Node, graph: Graph) -> tuple[Problem, Node]:
+    make = {"matmul": _matmul, "conv": _conv, "conv_input": _conv_input, "conv_weight": _conv_weight}[node.op]
+    problem, node = make(node, graph)
+    return replace(problem, half_products=node.attrs.get("arithmetic") == "half"), node
+
+
 def _halves(graph: Graph, a: View, b: View) -> tuple[bool, bool]:
     return graph.tensors[a.tensor].dtype == F16, graph.tensors[b.tensor].dtype == F16
 
@@ -208,8 +215,7 @@ def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]
     """
     if node.op != "matmul" and depthwise.applies(node):
         return ()
-    make = {"matmul": _matmul, "conv": _conv, "conv_input": _conv_input, "conv_weight": _conv_weight}[node.op]
-    problem, _ = make(node, graph)
+    problem, _ = _problem(node, graph)
     if problem.sets * problem.m * problem.n == 0:
         return ()
     return tuple(_variant(caps).choices(problem, caps, MOST_CANDIDATES))
@@ -291,7 +297,9 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice:
     size = problem.sets * problem.m * problem.n
     if size == 0:
         return Lowered((), why="empty output")
-    cut_direct = None if choice else direct.blocks(problem, caps)
+    if problem.half_products and not caps.fp16:
+        raise PlanError(f"{caps.name} has no arithmetic in halves (cl_khr_fp16). Try: precision='half'")
+    cut_direct = None if choice or problem.half_products else direct.blocks(problem, caps)
     if cut_direct is not None:
         return direct.lower(problem, cut_direct, node, graph, caps, _text)
     variant = _variant(caps)
@@ -300,6 +308,7 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice:
     splits = max(-(-problem.depth // max(k_part, 1)), 1)
     within(node, splits * size, "partial sums")
     within(node, max(problem.n + MOST_COLUMNS, problem.k + k_part), "columns or terms")
+    why = cut.why + (", products in halves" if problem.half_products else "")
     # If there are no terms, the inputs may be empty. The kernel never reads them, so the output can stand in.
     own = (problem.a, problem.b) if problem.k else (node.outputs[0],) * 2
     maps = ints(*problem.maps)
@@ -317,7 +326,7 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice:
         within(node, elements, "elements of its panels")
         right = Workspace(0)
         launches.append(Launch("pack", text, (Buffer(own[1]), *maps, right), (chunks, panels, problem.sets), (1, 1, 1)))
-        workspace.append(elements * 4)
+        workspace.append(elements * (2 if problem.half_products else 4))
     inputs: tuple[Arg, ...] = (Buffer(own[0]), right)
     if cut.textures:
         inputs = (*map(Texture, own, cut.textures), *map(Start, own))
@@ -327,7 +336,7 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice:
         if problem.phased and caps.kind == "cpu":  # contract_register.cl takes the phase from dimension 0.
             wide = (wide[2], wide[1], wide[0])
         launches.append(Launch("contract", text, args + last, wide, cut.local))
-        return Lowered(tuple(launches), tuple(workspace), cut.why)
+        return Lowered(tuple(launches), tuple(workspace), why)
     parts = Workspace(len(workspace))
     workspace.append(splits * size * 4)
     launches.append(Launch("contract", text, (*args, parts), wide, cut.local))
@@ -335,7 +344,7 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice:
     launches.append(
         line("combine", _text(problem, end, {"COMBINE": 1, **half}), (*(maps if end else ()), *head, *last), size, caps)
     )
-    return Lowered(tuple(launches), tuple(workspace), f"{cut.why}, k in {splits} parts")
+    return Lowered(tuple(launches), tuple(workspace), f"{why}, k in {splits} parts")
 
 
 def _variant(caps: DeviceCaps) -> ModuleType:
@@ -356,7 +365,8 @@ def _text(problem: Problem, end: Epilogue | None, tile: Mapping[str, int]) -> st
         text = read_cl("wide.cl") + text
     if "COMBINE" not in tile:
         defines |= {f"{name}_HALF": 1 for name, half in zip("AB", problem.halves, strict=True) if half}
-    if any(name.endswith("_HALF") for name in defines):
+        defines |= {"ARITH_HALF": 1} if problem.half_products else {}
+    if any(name.endswith("_HALF") and name != "ARITH_HALF" for name in defines):
         text = read_cl("half.cl") + text
     if end is None:
         defines["SPLIT"] = int("COMBINE" not in tile)

@@ -82,26 +82,51 @@
 #endif
 #if TEXTURE
 #define INPUTS __read_only image1d_buffer_t a, __read_only image1d_buffer_t b, int a_start, int b_start
-#define A_1(at) read_imagef(a, a_start + (at)).x
-#define A_4(at) read_imagef(a, (a_start + (at)) / 4)
-#define B_1(at) read_imagef(b, b_start + (at)).x
-#define B_4(at) read_imagef(b, (b_start + (at)) / 4)
+#define A_PLACE(at) (a_start + (at))
+#define B_PLACE(at) (b_start + (at))
+#define FLOAT_1(p, at) read_imagef(p, at).x
+#define FLOAT_4(p, at) read_imagef(p, (at) / 4)
+#define HALF_1(p, at) read_imagef(p, at).x
+#define HALF_4(p, at) read_imagef(p, (at) / 4)
+#define TERM_1(p, at) read_imageh(p, at).x
+#define TERM_4(p, at) read_imageh(p, (at) / 4)
 #else
 #define INPUTS const __global A_TYPE *a, const __global B_TYPE *b
-#define A_1(at) A_GET(a, at)
-#define B_1(at) B_GET(b, at)
-#define FLOAT_4(p) (*(const __global float4 *)(p))
-#define HALF_4(p) vload_half4(0, (const __global half *)(p))
-#if A_HALF
-#define A_4(at) HALF_4(a + (at))
-#else
-#define A_4(at) FLOAT_4(a + (at))
+#define A_PLACE(at) (at)
+#define B_PLACE(at) (at)
+#define FLOAT_1(p, at) (p)[at]
+#define FLOAT_4(p, at) (*(const __global float4 *)((p) + (at)))
+#define HALF_1(p, at) GET_HALF(p, at)
+#define HALF_4(p, at) vload_half4(0, (const __global half *)((p) + (at)))
+#define TERM_1(p, at) ((const __global half *)(p))[at]
+#define TERM_4(p, at) (*(const __global half4 *)((p) + (at)))
 #endif
-#if B_HALF
-#define B_4(at) HALF_4(b + (at))
+// Halves in memory are terms of half arithmetic as they are; floats are rounded.
+#if ARITH_HALF && A_HALF
+#define A_1(at) TERM_1(a, A_PLACE(at))
+#define A_4(at) TERM_4(a, A_PLACE(at))
+#elif ARITH_HALF
+#define A_1(at) convert_half_rte(FLOAT_1(a, A_PLACE(at)))
+#define A_4(at) convert_half4_rte(FLOAT_4(a, A_PLACE(at)))
+#elif A_HALF
+#define A_1(at) HALF_1(a, A_PLACE(at))
+#define A_4(at) HALF_4(a, A_PLACE(at))
 #else
-#define B_4(at) FLOAT_4(b + (at))
+#define A_1(at) FLOAT_1(a, A_PLACE(at))
+#define A_4(at) FLOAT_4(a, A_PLACE(at))
 #endif
+#if ARITH_HALF && B_HALF
+#define B_1(at) TERM_1(b, B_PLACE(at))
+#define B_4(at) TERM_4(b, B_PLACE(at))
+#elif ARITH_HALF
+#define B_1(at) convert_half_rte(FLOAT_1(b, B_PLACE(at)))
+#define B_4(at) convert_half4_rte(FLOAT_4(b, B_PLACE(at)))
+#elif B_HALF
+#define B_1(at) HALF_1(b, B_PLACE(at))
+#define B_4(at) HALF_4(b, B_PLACE(at))
+#else
+#define B_1(at) FLOAT_1(b, B_PLACE(at))
+#define B_4(at) FLOAT_4(b, B_PLACE(at))
 #endif
 
 #define TM (WY * PM)
@@ -126,17 +151,17 @@
 #define B_TURNS (B_TERMS < KT ? KT / B_TERMS : 1)
 
 #if A_VEC == 4
-#define A_VALUE float4
+#define A_VALUE TERM4
 #define LOAD_A(at) A_4(at)
 #else
-#define A_VALUE float
+#define A_VALUE TERM
 #define LOAD_A(at) A_1(at)
 #endif
 #if B_VEC == 4
-#define B_VALUE float4
+#define B_VALUE TERM4
 #define LOAD_B(at) B_4(at)
 #else
-#define B_VALUE float
+#define B_VALUE TERM
 #define LOAD_B(at) B_1(at)
 #endif
 
@@ -148,8 +173,12 @@
 #define A_APART (A_ALONG_K ? ITEMS * A_VEC / A_DEEP : ITEMS * A_VEC)
 #define B_APART (B_ALONG_K ? ITEMS * B_VEC / B_DEEP : ITEMS * B_VEC)
 
+// Floats of local memory. Terms in halves need half of it, but the sums of one row of every item must fit.
+#define ROW (SLICES * WY * TN)
+#define ALL_TERMS (BUFFERS * KT * (A_PITCH + B_PITCH))
+#define POOL (!ARITH_HALF ? ALL_TERMS : ALL_TERMS / 2 > ROW ? ALL_TERMS / 2 : ROW)
 // DOWN: how many rows of each item fit in local memory at a time when the sums pass through it.
-#define ROOM (BUFFERS * KT * (A_PITCH + B_PITCH) / (SLICES * WY * TN))
+#define ROOM (POOL / ROW)
 #if ROOM >= 4
 #define DOWN 4
 #elif ROOM >= 2
@@ -162,7 +191,7 @@
 #define LX (WX < 8 ? WX : 8)
 #define LY (WY < 32 / LX ? WY : 32 / LX)
 
-inline void put_down(__local float *to, int pitch, float4 value) {
+inline void put_down(__local TERM *to, int pitch, TERM4 value) {
   to[0] = value.x, to[pitch] = value.y, to[2 * pitch] = value.z, to[3 * pitch] = value.w;
 }
 
@@ -208,7 +237,7 @@ inline int4 term(const Map *p, Digits d) {
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void contract(INPUTS, MAP_PARAMS,
               int a_step, int b_step, int k_part OUT_PARAMS) {
-  __local float4 pool4[BUFFERS * KT * (A_PITCH + B_PITCH) / 4];
+  __local float4 pool4[POOL / 4];
   __local float *pool = (__local float *)pool4;
 #if TABLE
   __local int4 terms[2][KT];
@@ -279,7 +308,7 @@ void contract(INPUTS, MAP_PARAMS,
 #endif
 #pragma unroll
         for (int i = 0; i < A_LINES; ++i) {
-          A_VALUE value = (A_VALUE)(0.0f);
+          A_VALUE value = (A_VALUE)(0);
           if (next + kk < k_stop && (A_TERMS <= KT || kk < KT))
             value = LOAD_A(a_at[i] + at);
           a_next[t * A_LINES + i] = value;
@@ -298,7 +327,7 @@ void contract(INPUTS, MAP_PARAMS,
 #endif
 #pragma unroll
         for (int i = 0; i < B_LINES; ++i) {
-          B_VALUE value = (B_VALUE)(0.0f);
+          B_VALUE value = (B_VALUE)(0);
           int inside = next + kk < k_stop && (B_TERMS <= KT || kk < KT);
 #if B_CHECK
           inside = inside && (uint)(b_at[i].h + there.z) < (uint)H &&
@@ -319,30 +348,47 @@ void contract(INPUTS, MAP_PARAMS,
     }
 
     if (next > k_first) {
-      __local const float4 *from =
-          pool4 + (BUFFERS == 2 && !turn ? KT * (A_PITCH + B_PITCH) / 4 : 0);
-      __local const float4 *as = from + slice * (KT / SLICES) * (A_PITCH / 4) + y0;
-      __local const float4 *bs =
+      __local const TERM4 *from = (__local const TERM4 *)pool4 +
+                                  (BUFFERS == 2 && !turn ? KT * (A_PITCH + B_PITCH) / 4 : 0);
+      __local const TERM4 *as = from + slice * (KT / SLICES) * (A_PITCH / 4) + y0;
+      __local const TERM4 *bs =
           from + KT * A_PITCH / 4 + slice * (KT / SLICES) * (B_PITCH / 4) + x0;
 #pragma unroll 1
-      for (int kk = 0; kk < KT / SLICES; kk += UNROLL)
+      for (int kk = 0; kk < KT / SLICES; kk += UNROLL) {
+#if ARITH_HALF
+#define SUMS few
+        half4 few[PM][PN / 4];  // the sums of UNROLL products
+#pragma unroll
+        for (int i = 0; i < PM; ++i)
+#pragma unroll
+          for (int j = 0; j < PN / 4; ++j) few[i][j] = (half4)(0);
+#else
+#define SUMS sum
+#endif
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
-          float4 right[PN / 4];
+          TERM4 right[PN / 4];
 #pragma unroll
           for (int j = 0; j < PN / 4; ++j) right[j] = bs[(kk + u) * (B_PITCH / 4) + j * WX];
 #pragma unroll
           for (int i = 0; i < PM / 4; ++i) {
-            const float4 left = as[(kk + u) * (A_PITCH / 4) + i * WY];
+            const TERM4 left = as[(kk + u) * (A_PITCH / 4) + i * WY];
 #pragma unroll
             for (int j = 0; j < PN / 4; ++j) {
-              sum[4 * i][j] += left.x * right[j];
-              sum[4 * i + 1][j] += left.y * right[j];
-              sum[4 * i + 2][j] += left.z * right[j];
-              sum[4 * i + 3][j] += left.w * right[j];
+              SUMS[4 * i][j] += left.x * right[j];
+              SUMS[4 * i + 1][j] += left.y * right[j];
+              SUMS[4 * i + 2][j] += left.z * right[j];
+              SUMS[4 * i + 3][j] += left.w * right[j];
             }
           }
         }
+#if ARITH_HALF
+#pragma unroll
+        for (int i = 0; i < PM; ++i)
+#pragma unroll
+          for (int j = 0; j < PN / 4; ++j) sum[i][j] += convert_float4(few[i][j]);
+#endif
+      }
 #if RUN
       if ((next - k_first) % RUN == 0 || next >= k_stop) {
 #pragma unroll
@@ -358,8 +404,8 @@ void contract(INPUTS, MAP_PARAMS,
     barrier(CLK_LOCAL_MEM_FENCE);
 #endif
     if (next < k_stop) {
-      __local float *as = pool + (BUFFERS == 2 && turn ? KT * (A_PITCH + B_PITCH) : 0);
-      __local float *bs = as + KT * A_PITCH;
+      __local TERM *as = (__local TERM *)pool4 + (BUFFERS == 2 && turn ? KT * (A_PITCH + B_PITCH) : 0);
+      __local TERM *bs = as + KT * A_PITCH;
 #pragma unroll
       for (int t = 0; t < A_TURNS; ++t)
 #pragma unroll

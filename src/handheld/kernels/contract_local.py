@@ -16,7 +16,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from operator import itemgetter
 
 from handheld.device import DeviceCaps
@@ -102,6 +103,12 @@ class Reads:
 
 def choose(problem: Problem, caps: DeviceCaps) -> Choice:
     """The choice with the lowest estimated time. Raises PlanError if no tile fits the device."""
+    return dict(_chosen(replace(problem, a=0, b=0), caps))
+
+
+@lru_cache(4096)
+def _chosen(problem: Problem, caps: DeviceCaps) -> Choice:
+    """The choice of `choose`. A model has many equal problems, and a plan may be made several times."""
     best = min(_costs(problem, caps), key=itemgetter(0), default=None)
     if best is None:
         smallest = min(_local_bytes(tile, 1) for tile in TILES)
@@ -281,7 +288,8 @@ def _costs(problem: Problem, caps: DeviceCaps) -> Iterator[tuple[float, Tile]]:
     a, b = reads(problem, caps)
     # Desktop GPUs have more local memory than one work-group may use. On other GPUs two work-groups share it.
     room = caps.local_mem_bytes // (1 if caps.local_mem_bytes > 32 << 10 else 2)
-    legal = [tile for tile in TILES if _buffers(tile, caps)]
+    # Half arithmetic adds UNROLL products in halves; with few of them, most of the work would be conversions.
+    legal = [tile for tile in TILES if _buffers(tile, caps) and (tile[6] >= 4 or not problem.half_products)]
     for tile in [tile for tile in legal if _local_bytes(tile, 2) <= room] or legal[-1:]:
         for splits in SPLITS:
             if splits > 1 and problem.depth < splits * 4 * tile[4]:

@@ -81,6 +81,20 @@
 #define B_GET16(p) GLOAD(0, p)
 #endif
 
+// Half arithmetic: both operands are rounded to halves. Products, and sums of a few of them, are computed in halves;
+// these short sums are added up in floats. Needs cl_khr_fp16.
+#ifndef ARITH_HALF  // 1: half arithmetic
+#define ARITH_HALF 0
+#endif
+#if ARITH_HALF
+#pragma OPENCL EXTENSION cl_khr_fp16 : enable
+#define TERM half
+#define TERM4 half4
+#else
+#define TERM float
+#define TERM4 float4
+#endif
+
 // ---------------------------------------------------------------------------------- index maps
 
 #if MODE == MATMUL

@@ -99,6 +99,8 @@ class Problem:
     batch: int = 0
     #: Whether there is more than one phase. Only the input gradient of a convolution with a stride has phases.
     phased: bool = False
+    #: Whether products are computed in halves (ARITH_HALF in contract_maps.cl).
+    half_products: bool = False
 
     @property
     def sets(self) -> int:

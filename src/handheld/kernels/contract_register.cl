@@ -37,17 +37,34 @@
 #define TOTAL 33792
 #endif
 
+#ifndef BLOCK  // half arithmetic: terms of a sum in halves
+#define BLOCK 8
+#endif
+#if ARITH_HALF
+typedef half16 __attribute__((aligned(2))) loose_term16;
+#define TERM16 half16
+#define TSTORE(v, i, p) (*(loose_term16 *)((p) + 16 * (i)) = __builtin_convertvector(v, half16))
+#define TLOAD(i, p) (*(const loose_term16 *)((p) + 16 * (i)))
+#define TGLOAD(i, p) (*(const __global loose_term16 *)((p) + 16 * (i)))
+#else
+typedef loose16 loose_term16;
+#define TERM16 float16
+#define TSTORE PSTORE
+#define TLOAD PLOAD
+#define TGLOAD GLOAD
+#endif
+
 #ifndef PACKED  // 1: the launch before, `pack`, has packed B as [set][panel][k][NT]
 #define PACKED 0
 #endif
 #if PACKED
-#define PANEL const __global float *
-#define PANEL_LOAD GLOAD
-#define B_ARG float
+#define PANEL const __global TERM *
+#define PANEL_LOAD TGLOAD
+#define B_ARG TERM
 #else
 #define B_ARG B_TYPE
-#define PANEL const float *
-#define PANEL_LOAD PLOAD
+#define PANEL const TERM *
+#define PANEL_LOAD TLOAD
 #endif
 
 // min and max of PoCL 3.0 are function calls, which take as long as packing a row.
@@ -78,16 +95,16 @@ inline float16 load_some(const __global void *b, int halves, int size, int at, i
 }
 
 // to[i][j] = square[j][i]; rows of `to` are `pitch` elements apart.
-inline void transpose(const float *square, float *to, int pitch) {
+inline void transpose(const float *square, TERM *to, int pitch) {
   float16 row[16];
   turned(square, row);
 #pragma unroll
-  for (int i = 0; i < 16; ++i) PSTORE(row[i], 0, to + i * pitch);
+  for (int i = 0; i < 16; ++i) TSTORE(row[i], 0, to + i * pitch);
 }
 
 // Packs `rows` rows of A from row m_first, terms [k, end), as pack[row][PITCH]. May overwrite up to 15 rows and
 // 15 terms past the last.
-inline void pack_a(const Map *p, const __global A_TYPE *a, float *pack, int m_first, int rows,
+inline void pack_a(const Map *p, const __global A_TYPE *a, TERM *pack, int m_first, int rows,
                    int k, int end) {
   while (k < end) {
     const Run t = run_from(p, k, end);
@@ -107,7 +124,7 @@ inline void pack_a(const Map *p, const __global A_TYPE *a, float *pack, int m_fi
         const __global A_TYPE *line = a + from + m * p->a_m;
         if (t.a_step == 1) {
           int i = 0;
-          for (; i + 16 <= t.len; i += 16) PSTORE(A_GET16(line + i), 0, pack + m * PITCH + i);
+          for (; i + 16 <= t.len; i += 16) TSTORE(A_GET16(line + i), 0, pack + m * PITCH + i);
           for (; i < t.len; ++i) pack[m * PITCH + i] = A_GET(line, i);
         } else {
           for (int i = 0; i < t.len; ++i) pack[m * PITCH + i] = A_GET(line, i * t.a_step);
@@ -127,7 +144,7 @@ typedef struct { int first, stop, at, h, w; } Segment;
 // every pixel or every second pixel (gap 1 or 2). Lanes whose pixel is outside the image or in another row are
 // masked. If the 16 columns cover up to 5 rows of the image, one vector per row is read and they are blended.
 // Otherwise elements are read one by one.
-inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, int k, int end) {
+inline void pack_b(const Map *p, const __global B_TYPE *b, TERM *pack, int n, int k, int end) {
   Segment rows[16];
   const int live = lesser(16, p->N - n), gap = p->u_w * p->b_w;
   int count = 0, x = n % p->n_x, y = n / p->n_x % p->n_y, image = n / p->n_x / p->n_y;
@@ -161,7 +178,7 @@ inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, i
       }
     }
     if (!near) {
-      for (int i = 0; i < t.len; ++i) PSTORE((float16)(0.0f), 0, pack + i * NT);
+      for (int i = 0; i < t.len; ++i) TSTORE((float16)(0.0f), 0, pack + i * NT);
       for (int q = 0; q < count; ++q) {
         const Segment row = rows[q];
         if ((uint)(row.h + t.h) >= (uint)p->H) continue;
@@ -173,18 +190,18 @@ inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, i
       }
     } else if (gap == 1 && whole) {
       const __global B_TYPE *line = b + from[0];
-      for (int i = 0; i < t.len; ++i) PSTORE(B_GET16(line + i * t.b_step), 0, pack + i * NT);
+      for (int i = 0; i < t.len; ++i) TSTORE(B_GET16(line + i * t.b_step), 0, pack + i * NT);
     } else if (gap == 1 && used == 1) {
       const __global B_TYPE *line = b + from[0];
       const int16 inside = mask[0];
       for (int i = 0; i < t.len; ++i)
-        PSTORE(inside ? B_GET16(line + i * t.b_step) : (float16)(0.0f), 0, pack + i * NT);
+        TSTORE(inside ? B_GET16(line + i * t.b_step) : (float16)(0.0f), 0, pack + i * NT);
     } else if (gap == 1 && used == 2) {
       const __global B_TYPE *one = b + from[0], *two = b + from[1];
       const int16 in_one = mask[0], in_two = mask[1];
       for (int i = 0; i < t.len; ++i) {
         const float16 rest = in_two ? B_GET16(two + i * t.b_step) : (float16)(0.0f);
-        PSTORE(in_one ? B_GET16(one + i * t.b_step) : rest, 0, pack + i * NT);
+        TSTORE(in_one ? B_GET16(one + i * t.b_step) : rest, 0, pack + i * NT);
       }
     } else {
       for (int i = 0; i < t.len; ++i) {
@@ -195,7 +212,7 @@ inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, i
           if (gap == 2) row.lo = row.even, row.hi = B_GET16(line + 16).even;
           all = mask[q] ? row : all;
         }
-        PSTORE(all, 0, pack + i * NT);
+        TSTORE(all, 0, pack + i * NT);
       }
     }
     k += t.len, pack += t.len * NT;
@@ -207,7 +224,7 @@ inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, i
 // last. In order of preference: columns that are contiguous in memory are read as vectors; terms that are
 // contiguous are read as vectors, masked where the pixel is outside, and transposed; other elements are read one
 // by one.
-inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, int k, int end) {
+inline void pack_b(const Map *p, const __global B_TYPE *b, TERM *pack, int n, int k, int end) {
   int at[16], h[16], low[16], high[16], first[16], stop[16];
   const int live = lesser(16, p->N - n);
   Column c = column(p, n);
@@ -234,14 +251,14 @@ inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, i
 #if MODE == MATMUL
     if (p->b_n == 1 && live == 16) {
       const __global B_TYPE *from = b + start;
-      for (int i = 0; i < t.len; ++i) PSTORE(B_GET16(from + i * t.b_step), 0, pack + i * NT);
+      for (int i = 0; i < t.len; ++i) TSTORE(B_GET16(from + i * t.b_step), 0, pack + i * NT);
       return;
     }
     if (p->b_n == 1 && start + lesser(last, 0) >= 0 && start + greater(last, 0) + 16 <= p->b_size) {
       const __global B_TYPE *from = b + start;
       const int16 mask = LANES16 < live;
       for (int i = 0; i < t.len; ++i)
-        PSTORE(mask ? B_GET16(from + i * t.b_step) : (float16)(0.0f), 0, pack + i * NT);
+        TSTORE(mask ? B_GET16(from + i * t.b_step) : (float16)(0.0f), 0, pack + i * NT);
       return;
     }
 #endif
@@ -276,20 +293,41 @@ inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, i
 #endif
 
 // total[MR][NT] += Ap[MR][terms] * Bp[terms][NT]; rows of `total` are `cols` elements apart.
-inline void multiply(const float *pa, PANEL pb, float *total, int cols, int terms) {
+inline void multiply(const TERM *pa, PANEL pb, float *total, int cols, int terms) {
   float16 sum[MR][NV];
 #pragma unroll
   for (int i = 0; i < MR; ++i)
 #pragma unroll
     for (int v = 0; v < NV; ++v) sum[i][v] = (float16)(0.0f);
-  for (int k = 0; k < terms; ++k) {
-    float16 row[NV];
-#pragma unroll
-    for (int v = 0; v < NV; ++v) row[v] = PANEL_LOAD(k * NV + v, pb);
+#if ARITH_HALF
+  for (int first = 0; first < terms; first += BLOCK) {
+    const int stop = lesser(first + BLOCK, terms);
+#define SUMS few
+    half16 few[MR][NV];  // the sums of BLOCK products
 #pragma unroll
     for (int i = 0; i < MR; ++i)
 #pragma unroll
-      for (int v = 0; v < NV; ++v) sum[i][v] += pa[i * PITCH + k] * row[v];
+      for (int v = 0; v < NV; ++v) few[i][v] = (half16)(0);
+#else
+  {
+    const int first = 0, stop = terms;
+#define SUMS sum
+#endif
+    for (int k = first; k < stop; ++k) {
+      TERM16 row[NV];
+#pragma unroll
+      for (int v = 0; v < NV; ++v) row[v] = PANEL_LOAD(k * NV + v, pb);
+#pragma unroll
+      for (int i = 0; i < MR; ++i)
+#pragma unroll
+        for (int v = 0; v < NV; ++v) SUMS[i][v] += pa[i * PITCH + k] * row[v];
+    }
+#if ARITH_HALF
+#pragma unroll
+    for (int i = 0; i < MR; ++i)
+#pragma unroll
+      for (int v = 0; v < NV; ++v) sum[i][v] += __builtin_convertvector(few[i][v], float16);
+#endif
   }
 #pragma unroll
   for (int i = 0; i < MR; ++i)
@@ -300,22 +338,23 @@ inline void multiply(const float *pa, PANEL pb, float *total, int cols, int term
 
 #if PACKED
 // Packs one chunk of one panel of B. get_global_id: chunk of KC terms, panel, set.
-__kernel void pack(const __global B_TYPE *b, MAP_PARAMS, __global float *panel) {
-  float pb[(KC + 15) * NT];
+__kernel void pack(const __global B_TYPE *b, MAP_PARAMS, __global TERM *panel) {
+  TERM pb[(KC + 15) * NT];
   const int k = get_global_id(0) * KC, n = get_global_id(1) * NT, z = get_global_id(2);
   MAP_OF(z)
   const int end = lesser(k + KC, map.K);
-  __global float *to = panel + ((z * get_global_size(1) + get_global_id(1)) * map.K + k) * NT;
+  __global TERM *to = panel + ((z * get_global_size(1) + get_global_id(1)) * map.K + k) * NT;
   for (int v = 0; v < NT; v += 16) pack_b(&map, b, pb + v, n + v, k, end);
-  for (int i = 0; i < (end - k) * NT; i += 16) *(__global loose16 *)(to + i) = PLOAD(0, pb + i);
+  for (int i = 0; i < (end - k) * NT; i += 16) *(__global loose_term16 *)(to + i) = TLOAD(0, pb + i);
 }
 #endif
 
 __kernel void contract(const __global A_TYPE *a, const __global B_ARG *b, MAP_PARAMS,
                        int rows, int cols, int k_part OUT_PARAMS) {
-  float pa[(ROWS + 15) * PITCH], total[TOTAL];
+  TERM pa[(ROWS + 15) * PITCH];
+  float total[TOTAL];
 #if !PACKED
-  float pb[(KC + 15) * NT];
+  TERM pb[(KC + 15) * NT];
 #endif
 // Phases have different numbers of taps, and neighbouring work-items run on one thread. With the phase in dimension
 // 0 each thread gets all phases, so that the load is even.

@@ -15,12 +15,17 @@ import numpy as np
 
 from handheld.backends.opencl import devices as opencl_devices
 from handheld.measure import ceilings
+from handheld.measure.target_device import TargetDevice
 from handheld.measure.timing import Measured
+from handheld.store.commands import DOWNLOAD, UPLOAD
+from handheld.targets.names import is_target
 
 #: Bytes: from 4 B (the size of a loss) to 64 MiB in powers of four.
 SIZES = tuple(4**n for n in range(1, 14))
 SECONDS = 0.25  # The approximate limit for one size and direction.
 LEAST, MOST = 9, 400  # Copies per size.
+#: On a target, data also crosses the connection: copies per size, and the bytes of one size that may flow.
+FEW, MANY, FLOWING = 3, 50, 32 << 20
 
 TO_DEVICE, TO_HOST = "to_device", "to_host"
 
@@ -39,6 +44,8 @@ def transfer_times(
     progress: Callable[[str, float], None] = lambda what, part: None,
 ) -> dict[str, list[Copies]]:
     """For each direction, a list with the bytes of each size and the seconds of every copy."""
+    if is_target(device):
+        return _of_target(device, sizes, progress)
     api = opencl_devices.opencl()
     opened = opencl_devices.find(device)
     queue = api.CommandQueue(api.Context([opened.device]))
@@ -67,6 +74,23 @@ def transfer_times(
     finally:
         queue.finish()
         buffer.release()
+    return times
+
+
+def _of_target(device: str, sizes: Sequence[int], progress: Callable[[str, float], None]) -> dict[str, list[Copies]]:
+    """The same on a target, by the device's clock: what a program on that machine would see."""
+    opened = TargetDevice(device)
+    times: dict[str, list[Copies]] = {TO_DEVICE: [], TO_HOST: []}
+    try:
+        sizes = [size for size in sizes if size <= opened.caps.max_alloc_bytes // 4]
+        opened.open_bytes(max(sizes))
+        for place, size in enumerate(sizes):
+            progress(f"transfers of {size:,} B", place / len(sizes))
+            rows = opened.copy(size, max(FEW, min(MANY, FLOWING // size)))
+            for name, kind in ((TO_DEVICE, UPLOAD), (TO_HOST, DOWNLOAD)):
+                times[name].append({"bytes": size, "seconds": [whole for _, _, whole in rows[kind]]})
+    finally:
+        opened.close()
     return times
 
 

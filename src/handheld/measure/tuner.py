@@ -21,9 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from handheld.backends.base import describe
+from handheld.child import SILENCE_S
 from handheld.device import DeviceCaps
-from handheld.errors import PlanError
+from handheld.drivers.check import described
+from handheld.errors import PlanError, TargetLost
 from handheld.graph.codec import to_json
 from handheld.kernels.base import Choice
 from handheld.measure.jobs import Job, find_jobs
@@ -32,7 +33,9 @@ from handheld.plan.precision import prepare
 from handheld.plan.tuning import Entry, TuningRecord
 from handheld.step import Step
 
-TIMEOUT = 30.0  # Seconds per candidate; some drivers compile for many seconds.
+#: Seconds that a candidate may be silent: at least this, or as many times the longest of those that answered. Compilers
+#: of slow devices need minutes.
+TIMEOUT, SLOWER = 30.0, 4.0
 BRIEF, LONG, ROUNDS = 0.02, 0.03, 5  # Seconds of timing in parts 1 and 2, and rounds in part 2.
 FINALISTS, NEAR = 4, 1.25  # Part 2: how many candidates, and how much slower than the best they may be.
 WORTH = 0.98  # A variant must be below this share of the default's time; a smaller gain is noise.
@@ -79,6 +82,7 @@ class Tuner:
     path: Path
     worker: WorkerProcess = field(default_factory=WorkerProcess)
     timeout: float = TIMEOUT
+    slowest_s: float = 0.0  # the longest time that a variant took to answer
     progress: Callable[[Progress], None] = lambda now: None
     #: Signatures that could not be timed at all.
     notes: list[str] = field(default_factory=list)
@@ -111,6 +115,10 @@ class Tuner:
     def _entry(self, job: Job) -> Entry:
         return self.record.entries.get(job.signature, Entry())
 
+    def patience_s(self, choice: Choice | None) -> float:
+        """How long a variant may be silent. The default shows how slow the compiler is, so it gets all the time."""
+        return SILENCE_S if choice is None else max(self.timeout, SLOWER * self.slowest_s)
+
     def save(self) -> None:
         self.record.date = datetime.date.today().isoformat()
         self.record.write(self.path)
@@ -118,13 +126,13 @@ class Tuner:
 
 def tune(step: Step, device: str, seconds: float, precision: str = "float32") -> Path:
     """Tune the graphs of a step that train on a device. Known results are kept."""
-    caps = describe(device)  # An unknown device is reported as such.
+    caps = described(device)  # An unknown device is reported as such.
     if not caps.takes_launches:
         raise PlanError(f"{device} has no variants to choose from. Try: opencl")
     if not 0 < seconds < float("inf"):
         raise PlanError(f"seconds={seconds!r} must be a time to spend, more than 0. Try: seconds=120")
     names = [name for name, graph in step.graphs.items() if graph.writes]
-    graphs, _ = prepare(step, names, precision, align_bytes=caps.base_align_bytes)
+    graphs, _ = prepare(step, names, caps, precision)
     record, path, _ = known_record(TuningRecord.of(caps))
     Tuner(device, caps, find_jobs(graphs, caps), record, path).run(seconds)
     return path
@@ -208,10 +216,12 @@ class _Search:
         while not worker.running or worker.running != self.process:
             try:
                 answer = worker.ask(
-                    {"do": "open", "device": self.tuner.device, "graph": to_json(self.job.graph)}, self.tuner.timeout
+                    {"do": "open", "device": self.tuner.device, "graph": to_json(self.job.graph)}, SILENCE_S
                 )
             except WorkerFailed as error:
                 answer = {"failed": str(error)}
+            if "lost" in answer:
+                raise TargetLost(answer["lost"])
             if "failed" in answer:
                 raise PlanError(f"{self.job.signature} cannot be timed: {answer['failed']}")
             self.process = worker.running
@@ -223,12 +233,18 @@ class _Search:
     def _ask(self, choice: Choice | None, seconds: float) -> float | None:
         """Milliseconds of a variant. A failure is recorded."""
         plain = None if choice is None else dict(choice)
+        begun = time.monotonic()
         try:
             answer = self.tuner.worker.ask(
-                {"do": "try", "choice": plain, "seconds": seconds}, self.tuner.timeout + seconds
+                {"do": "try", "choice": plain, "seconds": seconds}, self.tuner.patience_s(choice) + seconds
             )
+            self.tuner.slowest_s = max(self.tuner.slowest_s, time.monotonic() - begun)
         except WorkerFailed as error:
             answer = {"failed": str(error)}
+        if "lost" in answer:
+            raise TargetLost(answer["lost"])
+        if "crashed" in answer:  # It ended the runner of the target, so the node must be opened again.
+            self.process, answer = 0, {"failed": answer["crashed"]}
         if "failed" in answer:
             self.entry.failed.append((choice, answer["failed"][:300]))
             self.entry.timed = [(c, ms) for c, ms in self.entry.timed if c != choice]

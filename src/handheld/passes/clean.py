@@ -44,6 +44,8 @@ def trim(node: Node, keep: set[int]) -> Node:
     attrs["program"] = renumber(program, number)
     attrs["stores"] = tuple(replace(store, position=where[store.position]) for store in stores)
     inputs = (*node.inputs[:first], *(node.inputs[k] for k in used))
+    if (inputs, outputs, attrs) == (node.inputs, node.outputs, node.attrs):
+        return node  # The same object, so that what is known about it stays known.
     return replace(node, inputs=inputs, outputs=outputs, attrs=attrs)
 
 

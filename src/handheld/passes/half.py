@@ -1,4 +1,5 @@
-"""Stores large intermediate tensors as 16-bit floats (halves); everything is still computed in float32.
+"""Stores large intermediate tensors as 16-bit floats (halves). Everything is computed in float32, unless
+`compute_halves` marks the products and convolutions of the graph.
 
 Tensors between two nodes (activations, their gradients, gradients of parameters) are rounded to 16 bits when
 they are stored and widened when they are loaded. These stay float32:
@@ -36,6 +37,8 @@ _OPS = frozenset(
     }
 )
 
+_PRODUCTS = frozenset({"matmul", "conv", "conv_input", "conv_weight"})
+
 #: The ops whose tensors must be all halves or all floats: the number of inputs and outputs that this concerns.
 _ALIKE = {"attention": (3, 1), "attention_grad": (5, 3)}
 
@@ -68,6 +71,28 @@ def store_halves(graph: Graph, align_bytes: int = 1) -> Graph:
     may = {t for t in may if pack_of.get(t, -1) in (-1, *packs)} | packs
     tensors = {i: replace(t, dtype=F16) if i in may else t for i, t in graph.tensors.items()}
     return replace(graph, tensors=tensors)
+
+
+def compute_halves(graph: Graph) -> Graph:
+    """Returns the graph with products and convolutions, and the gradients of both, computed in halves.
+
+    The forward pass of the loss and updates stay in float32. So do convolutions with one channel per group: their
+    sums are short, and moving the data takes most of their time.
+    """
+    nodes = tuple(
+        replace(node, attrs={**node.attrs, "arithmetic": "half"}) if _computable(node) else node for node in graph.nodes
+    )
+    return replace(graph, nodes=nodes)
+
+
+def _computable(node: Node) -> bool:
+    origin = node.origin
+    if node.op not in _PRODUCTS or origin.phase == "update" or (origin.phase == "forward" and origin.path == "loss"):
+        return False
+    if node.op == "matmul":
+        return True
+    weight = node.attrs["shape"] if node.op == "conv_weight" else node.inputs[1].shape
+    return int(weight[1]) > 1 or int(node.attrs["groups"]) == 1
 
 
 def _whole(node: Node) -> tuple[View, ...]:

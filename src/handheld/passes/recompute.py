@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Graph, Node, View
 from handheld.graph.program import REDUCTIONS, Builder, Guard, Instr, Program
 from handheld.passes.clean import trim
@@ -88,7 +89,7 @@ def recipe_of(
     Returns None if there is no such program, or if it is too long. With `same_space` the users run over the space
     of the producer, so that the value may depend on coordinates.
     """
-    shape, axes = tuple(node.attrs["shape"]), tuple(node.attrs["axes"])
+    shape, axes = tuple(node.attrs["shape"]), tuple(node.attrs.get("axes", ()))
     program = node.program
     stored = {
         store.position: (out, store.full) for out, store in zip(node.outputs, node.stores, strict=True) if out != tensor
@@ -102,7 +103,7 @@ def recipe_of(
     def load(view: View, guards: tuple[Guard, ...] = (), fill: float = 0) -> int:
         if view not in views:
             views.append(view)
-        dtype = graph.tensors[view.tensor].dtype
+        dtype = DTYPES[graph.tensors[view.tensor].dtype].value
         return builder.add(Instr("load", dtype, (), (views.index(view), guards, fill)))
 
     def alive(t: int) -> bool:
@@ -117,7 +118,7 @@ def recipe_of(
             if not full or alive(out):
                 where[i] = load(View(out, shape, store_strides(shape, axes, full), 0))
                 return where[i]
-        if instr.op in REDUCTIONS or instr.op == "gather":
+        if instr.op in REDUCTIONS or instr.op in ("gather", "acc"):
             return None
         if instr.op == "iota" and not same_space:
             return None

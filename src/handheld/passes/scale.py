@@ -34,6 +34,8 @@ SMALLEST, LARGEST = 2.0**-24, 2.0**24
 
 #: The prefix of slots that hold sums of gradients which were not applied yet.
 ACCUMULATED = "accumulated."
+#: The slot with the share of the batch that a part of it has, if a step runs in micro-batches.
+WEIGHT = "handheld.weight"
 #: The step counter that random numbers depend on. Graphs that only accumulate gradients count it too.
 _COUNTER = "handheld.step"
 _ORIGIN = Origin("update", "handheld", "loss scale")

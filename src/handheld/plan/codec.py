@@ -103,7 +103,7 @@ def from_json(data: dict[str, Any], step: Step) -> Plan:
         if missing:
             raise PlanError(f"the plan is for a graph {missing[0]!r} that the step does not have")
         caps = DeviceCaps.from_json(data["caps"])
-        prepared, tables = prepare(step, names, options["precision"], options["growth_steps"], caps.base_align_bytes)
+        prepared, tables = prepare(step, names, caps, options["precision"], options["growth_steps"])
         graphs = {
             graph.name: _graph_from_json(g, graph, texts)
             for graph, g in zip(prepared, data["graphs"].values(), strict=False)

@@ -8,7 +8,9 @@ from handheld.errors import PlanError
 from handheld.graph.graph import ROLES
 from handheld.graph.text import show_node
 from handheld.kernels.base import Choice
+from handheld.plan.fit import Fit, fit_text, fits_of
 from handheld.plan.plan import GraphPlan, Plan
+from handheld.plan.ways import described
 from handheld.units import count, size
 
 MIB = 2**20
@@ -21,6 +23,11 @@ def explain(plan: Plan, only: str | None = None, width: int = 80) -> str:
         f"plan for {plan.device} ({plan.caps.name}, {plan.caps.kind})",
         f"memory {size(plan.bytes)} in {count(len(plan.segments), 'segment')}; arena {size(plan.arena_bytes)}",
     ]
+    lines += [f"avoided on this driver: {line}" for line in described(plan.caps.avoid)]
+    if text := fit_text(plan.options, plan.bytes):
+        lines.append(f"to fit: {text}")
+    for name, fit in fits_of(plan.options).items():
+        lines += _explain_fit(name, fit) if only is None or name == only else []
     for name, graph in plan.graphs.items():
         if only is None or name == only:
             lines += ["", *_explain_graph(name, graph)]
@@ -64,6 +71,25 @@ def _explain_graph(name: str, plan: GraphPlan) -> list[str]:
         lines.append(f"        {where}")
     for value, slot in plan.copies:
         lines.append(f"      copy %{value} into slot %{slot}")
+    return lines
+
+
+def _explain_fit(name: str, fit: Fit) -> list[str]:
+    """What is computed again: the total, and then each value, largest first."""
+    if not fit.repeats:
+        return [f"{name} computes nothing again to fit: another order of the backward pass is enough"]
+    seconds, saved = sum(r.seconds for r in fit.repeats), sum(r.nbytes for r in fit.repeats)
+    lines = [
+        f"{name} computes again in the backward pass: {count(len(fit.repeats), 'value')}, {size(saved)} that need not "
+        f"stay in memory, {1e3 * seconds:.3g} ms; the step is predicted to take "
+        f"{1e3 * fit.seconds * (1 + fit.more):.3g} ms instead of {1e3 * fit.seconds:.3g} ms ({fit.source})"
+    ]
+    for repeat in fit.repeats:
+        kept = size(repeat.nbytes) if repeat.nbytes else "for others"
+        op = repeat.torch_op.removeprefix("aten.").removesuffix(".default")
+        lines.append(f"{kept:>12} {1e3 * repeat.seconds:8.3g} ms  {repeat.path or 'the model'}, {op}")
+    if not fit.outputs:
+        lines.append("the model's outputs are not kept; the loss is")
     return lines
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType, ModuleType
 
 from handheld.device import DeviceCaps
@@ -16,6 +17,7 @@ from handheld.graph.graph import Graph, Node
 from handheld.kernels import attention, contract, ctc, index, loops, naive, order, pool, recurrent, rows
 from handheld.kernels.base import Choice, Lower, Lowered
 from handheld.plan.signature import signature
+from handheld.plan.ways import refused, way_of
 
 FAMILIES: Mapping[str, Lower] = MappingProxyType(
     {
@@ -48,8 +50,6 @@ FAMILIES: Mapping[str, Lower] = MappingProxyType(
 #: Baselines that replace the families above with plan_step(..., naive=True) in run/planning.py, for comparison.
 NAIVE: Mapping[str, Lower] = MappingProxyType({"matmul": naive.lower_matmul})
 
-#: The parameters of a variant.
-
 
 def lower(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None, naive: bool = False) -> Lowered:
     """Returns the launches of a node. Raises PlanError that names the place of the node in the model.
@@ -60,10 +60,34 @@ def lower(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = No
     if naive and node.op in NAIVE:
         family, choice = NAIVE[node.op], None
     try:
-        return family(node, graph, caps, *(() if choice is None else (choice,)))
+        caps, avoided = way_of(node.op, caps)
+        lowered = family(node, graph, caps, *(() if choice is None else (choice,)))
+        return replace(lowered, why=", ".join(filter(None, (lowered.why, avoided)))) if avoided else lowered
     except PlanError as error:
         origin = node.origin
         raise PlanError(f"{node.op} ({origin.phase} of {origin.path}, {origin.torch_op}): {error}") from None
+
+
+class Lowerings:
+    """Lowers nodes, and remembers the launches of those that were lowered before.
+
+    For plans that are made one after the other of the same graphs, for one device and with the same options. It knows
+    nodes by their identity, so a changed node is another one.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Node, Choice | None, Lowered]] = {}
+
+    def lower(
+        self, node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None, naive: bool = False
+    ) -> Lowered:
+        """As the function `lower`."""
+        known = self._known.get(id(node))
+        if known is not None and known[0] is node and known[1] == choice:
+            return known[2]
+        lowered = lower(node, graph, caps, choice, naive)
+        self._known[id(node)] = node, choice, lowered
+        return lowered
 
 
 def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]:
@@ -71,8 +95,8 @@ def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]
 
     The result is empty if the family has no variants.
     """
-    offer = getattr(_family(node.op), "candidates", None)
-    return tuple(offer(node, graph, caps)) if offer else ()
+    offer = None if refused(node.op, caps) else getattr(_family(node.op), "candidates", None)
+    return tuple(offer(node, graph, way_of(node.op, caps)[0])) if offer else ()
 
 
 def tuned_choice(node: Node, graph: Graph, caps: DeviceCaps, choices: Mapping[str, Choice]) -> Choice | None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from handheld.callers import warn_user
 from handheld.collector import paused
 from handheld.device import DeviceCaps
 from handheld.errors import OutOfMemory
+from handheld.graph.check import check
 from handheld.graph.graph import Graph
 from handheld.kernels.base import Choice, Lowered
-from handheld.plan.lowering import NAIVE, lower, tuned_choice
+from handheld.passes.scale import Tables
+from handheld.plan.fit import Fit, fitted
+from handheld.plan.lowering import NAIVE, Lowerings, tuned_choice
 from handheld.plan.memory import GraphMemory, Segments, place_state
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.plan.precision import prepare, table_slots
@@ -35,16 +39,41 @@ def _tell(tuning: Tuning) -> None:
             warn_user(message)
 
 
+@dataclass(frozen=True)
+class Known:
+    """What plans that are made one after the other have in common: the launches of nodes, and the prepared graphs by
+    their names."""
+
+    lowerings: Lowerings = field(default_factory=Lowerings)
+    prepared: dict[tuple[str, ...], tuple[list[Graph], Tables]] = field(default_factory=dict)
+
+
 @paused()
-def make_plan(step: Step, device: str, caps: DeviceCaps, names: Sequence[str], options: Mapping[str, Any]) -> Plan:
-    """Makes a plan of the named graphs of a step for a described device. run/planning.py lists the options."""
+def make_plan(
+    step: Step,
+    device: str,
+    caps: DeviceCaps,
+    names: Sequence[str],
+    options: Mapping[str, Any],
+    known: Known | None = None,
+) -> Plan:
+    """Makes a plan of the named graphs of a step for a described device. run/planning.py lists the options.
+
+    `known` is what earlier plans of the same graphs found, with the same device and options except for the fit.
+    """
     report("planning")
-    chosen, tables = prepare(step, names, options["precision"], options["growth_steps"], caps.base_align_bytes)
+    known = known or Known()
+    if tuple(names) not in known.prepared:
+        known.prepared[tuple(names)] = prepare(step, names, caps, options["precision"], options["growth_steps"])
+    chosen, tables = known.prepared[tuple(names)]
+    chosen = [_fitted(graph, options.get("fit") or {}) for graph in chosen]
     limit, isolate, naive = (options[k] for k in ("memory_limit_bytes", "isolate", "naive"))
     tuning = load_tuning(caps, options["tuning"])
     _tell(tuning)
     tuned = [_choose_all(graph, caps, tuning.choices, naive) for graph in chosen]
-    lowered = [_lower_all(graph, caps, picked, naive) for graph, picked in zip(chosen, tuned, strict=True)]
+    lowered = [
+        _lower_all(graph, caps, picked, naive, known.lowerings) for graph, picked in zip(chosen, tuned, strict=True)
+    ]
     segments = Segments(min(caps.max_alloc_bytes, 2**40), caps.base_align_bytes, isolate)
     state = place_state({**step.slots, **table_slots(tables)}, chosen, segments)
     memories = [GraphMemory(g, low, state, segments, isolate) for g, low in zip(chosen, lowered, strict=True)]
@@ -56,9 +85,16 @@ def make_plan(step: Step, device: str, caps: DeviceCaps, names: Sequence[str], o
         for name, graph, low, memory, picked in zip(names, chosen, lowered, memories, tuned, strict=True)
     }
     plan = Plan(step, device, caps, plans, state, tuple(segments.sizes), arena, dict(options), tables)
-    _check_memory(plan, limit)
+    check_memory(plan, limit)
     verify(plan)
     return plan
+
+
+def _fitted(graph: Graph, fits: Mapping[str, Any]) -> Graph:
+    """Returns the graph, made smaller if a memory limit asks for it."""
+    if graph.name not in fits:
+        return graph
+    return check(fitted(graph, Fit.from_json(fits[graph.name])))
 
 
 def _choose_all(graph: Graph, caps: DeviceCaps, choices: Mapping[str, Choice], naive: bool) -> dict[int, Choice]:
@@ -71,13 +107,16 @@ def _choose_all(graph: Graph, caps: DeviceCaps, choices: Mapping[str, Choice], n
     return {i: choice for i, choice in choice_of.items() if choice is not None}
 
 
-def _lower_all(graph: Graph, caps: DeviceCaps, tuned: Mapping[int, Choice], naive: bool) -> list[Lowered]:
+def _lower_all(
+    graph: Graph, caps: DeviceCaps, tuned: Mapping[int, Choice], naive: bool, known: Lowerings
+) -> list[Lowered]:
     if not caps.takes_launches:
         return [Lowered((), (), "run by the backend") for _ in graph.nodes]
-    return [lower(node, graph, caps, tuned.get(i), naive) for i, node in enumerate(graph.nodes)]
+    return [known.lower(node, graph, caps, tuned.get(i), naive) for i, node in enumerate(graph.nodes)]
 
 
-def _check_memory(plan: Plan, limit: int | None) -> None:
+def check_memory(plan: Plan, limit: int | None) -> None:
+    """Raises OutOfMemory if a plan needs more than the device has, or more than the limit."""
     available = plan.caps.global_mem_bytes if limit is None else min(limit, plan.caps.global_mem_bytes)
     if plan.bytes <= available:
         return

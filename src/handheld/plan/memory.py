@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from handheld.errors import OutOfMemory
 from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Graph, Node, Slot, Tensor, View, pack_offsets
@@ -92,12 +94,34 @@ class Item:
     workspace: WorkspaceKey | None = None
 
 
-class Placed(NamedTuple):
-    """An item and the bytes [start, end) of the arena segment that it got."""
+class _Arena:
+    """One segment of the arena: the bytes that each item has got, and from which to which node. Sorted by address."""
 
-    start: int
-    end: int
-    item: Item
+    def __init__(self, align: int) -> None:
+        self.align, self.count = align, 0
+        #: Per item: its first byte, the first aligned byte after it, its first and its last node.
+        self._rows = np.zeros((4, 8), np.int64)
+
+    def lowest(self, item: Item) -> int:
+        """The lowest address with enough free bytes during the lifetime of an item."""
+        starts, ends, born, last = self._rows[:, : self.count]
+        there = np.flatnonzero((born <= item.end) & (last >= item.start))
+        if not len(there):
+            return 0
+        free = np.maximum.accumulate(ends[there])  # from here on, after each of them
+        gaps = starts[there] - np.concatenate(([0], free[:-1])) >= item.nbytes
+        at = int(gaps.argmax())
+        if not gaps[at]:
+            return int(free[-1])
+        return int(free[at - 1]) if at else 0
+
+    def add(self, item: Item, offset: int) -> None:
+        at = int(np.searchsorted(self._rows[0, : self.count], offset, side="right"))
+        if self.count == self._rows.shape[1]:
+            self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)], axis=1)
+        self._rows[:, at + 1 : self.count + 1] = self._rows[:, at : self.count]
+        self._rows[:, at] = offset, round_up(offset + item.nbytes, self.align), item.start, item.end
+        self.count += 1
 
 
 def place_state(slots: Mapping[str, Slot], graphs: Iterable[Graph], segments: Segments) -> dict[str, Place]:
@@ -266,34 +290,27 @@ class GraphMemory:
 
     def place_arena(self, segments: Segments, first: int) -> None:
         """Gives each item an offset: the largest first, at the lowest address that is free during its lifetime."""
-        done: list[list[Placed]] = []
+        done: list[_Arena] = []
         for item in sorted(self.items, key=lambda it: (-it.nbytes, it.start)):
             place = self._lowest(item, done, segments, first)
             self._give(item, place)
 
-    def _lowest(self, item: Item, done: list[list[Placed]], segments: Segments, first: int) -> Place:
+    def _lowest(self, item: Item, done: list[_Arena], segments: Segments, first: int) -> Place:
         what = "a workspace" if item.workspace else f"tensor {self.graph.tensors[item.tensors[0]].shape}"
         segments._fits(item.nbytes, what)
         number = 0
         while True:
             if number == len(done):
-                done.append([])
+                done.append(_Arena(segments.align))
                 if first + number == len(segments.sizes):
                     segments.sizes.append(0)
-            offset = 0
-            if self.isolate and done[number]:
-                number += 1
-                continue
-            for placed in done[number]:
-                if placed.item.start <= item.end and item.start <= placed.item.end:
-                    if offset + item.nbytes <= placed.start:
-                        break
-                    offset = max(offset, round_up(placed.end, segments.align))
-            if offset + item.nbytes <= segments.limit:
-                break
+            arena = done[number]
+            if not (self.isolate and arena.count):
+                offset = arena.lowest(item)
+                if offset + item.nbytes <= segments.limit:
+                    break
             number += 1
-        done[number].append(Placed(offset, offset + item.nbytes, item))
-        done[number].sort(key=lambda placed: placed.start)
+        arena.add(item, offset)
         segment = first + number
         segments.sizes[segment] = max(segments.sizes[segment], offset + item.nbytes)
         return Place(segment, offset, item.nbytes)

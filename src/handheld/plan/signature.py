@@ -50,7 +50,7 @@ def signature(node: Node, graph: Graph) -> str:
         words += [">", _sizes(attrs["shape"])]
     if any(graph.tensors[out].dtype == F16 for out in node.outputs):
         words.append(F16)
-    for name in op.attrs:
+    for name in (*op.attrs, *(name for name in op.optional if name in attrs)):
         if name not in _LEFT_OUT and attrs[name] != _DEFAULTS.get(name):
             words.append(f"{name}={_value(attrs[name])}")
     if op.epilogue:

@@ -24,7 +24,7 @@ from handheld.analyse.rails import SETTLED, Series, rails
 from handheld.analyse.run import Run, open_run
 from handheld.backends.base import describe
 from handheld.cost.energy import Effort, EnergyModel, EnergySample, Rail
-from handheld.device import DeviceCaps
+from handheld.device import DeviceCaps, takes_launches
 from handheld.errors import HandheldError
 from handheld.graph.check import check
 from handheld.graph.codec import from_json
@@ -33,9 +33,10 @@ from handheld.graph.graph import Graph
 from handheld.measure import ceilings
 from handheld.plan.launched import main_launch
 from handheld.profile.energy import LEAST_S, MOST_S, filled
+from handheld.profile.machine import machine_of
 from handheld.profile.profiler import Profiler
 from handheld.profile.run import update_s
-from handheld.profile.sampling import Sensors, idle, sampled, sources
+from handheld.profile.sampling import Sensors, idle
 from handheld.run.trainer import Trainer
 from handheld.sensors.base import Where
 from handheld.step import Step
@@ -82,9 +83,7 @@ def calibrate(
 ) -> EnergyModel:
     """Measure the energy model of a device. `ops` replaces the usual ops; `seconds` sets the length of a window. Raises
     HandheldError if there is no power sensor."""
-    found = sources(sensors, where)
-    found.need_power()
-    if device.partition(":")[0] != "opencl":
+    if not takes_launches(device):
         raise HandheldError(
             f"{device} has no energy model: only OpenCL devices can repeat single ops. Try: --on opencl"
         )
@@ -92,13 +91,16 @@ def calibrate(
     graphs = _fitting(calibration_ops() if ops is None else ops, caps)
     step = Step({}, {}, graphs)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        machine = stack.enter_context(machine_of(device, where))
+        found = machine.sources(sensors)
+        found.need_power()
         path = Path(folder) / "calibration.run"
-        profiler = stack.enter_context(Profiler(path))
+        profiler = stack.enter_context(Profiler(path, machine=machine))
         plan = step.plan(device, isolate=True)
         trainer = stack.enter_context(
             plan.start(progress=lambda what, done, count: progress(done, count, "building kernels"))
         )
-        stack.enter_context(sampled(profiler.writer, found, where))
+        stack.enter_context(machine.sampled(profiler.writer, found))
         profiler.attach(trainer)
         idle(profiler.writer, IDLE_S)
         _upload(trainer, graphs)
@@ -192,7 +194,7 @@ def _windows(profiler: Profiler, trainer: Trainer, timed: Sequence[Timed], lengt
         def run(op: Timed = op, again: int = again) -> None:
             session.run_repeated(op.graph, {0: again})
 
-        runs, begin, end = filled(run, session.finish, length)
+        runs, begin, end = filled(run, session.finish, length, profiler.machine.now_ns)
         profiler.energy_window("alone", op.graph, [profiler.first_op(op.graph)], 0, runs * again, begin, end)
     progress(len(order), count, "idle time between launches")
     shortest = min(timed, key=lambda op: op.seconds)
@@ -201,7 +203,7 @@ def _windows(profiler: Profiler, trainer: Trainer, timed: Sequence[Timed], lengt
         session.run_repeated(shortest.graph, {})
         session.finish()
 
-    runs, begin, end = filled(wait, session.finish, length)
+    runs, begin, end = filled(wait, session.finish, length, profiler.machine.now_ns)
     profiler.energy_window(GAP, shortest.graph, [profiler.first_op(shortest.graph)], 0, runs, begin, end)
 
 

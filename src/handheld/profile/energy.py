@@ -19,7 +19,6 @@ import numpy as np
 from handheld.analyse.energy import STEP
 from handheld.analyse.ops import OpTime
 from handheld.analyse.run import Run, open_run
-from handheld.backends.base import Session
 from handheld.errors import HandheldError
 from handheld.profile.profiler import Profiler
 from handheld.run.trainer import Trainer
@@ -123,7 +122,12 @@ def measure(
                 else dict.fromkeys(work.nodes, 1 + again)
             )
             extra, again = (0, again) if method == "alone" else (again, 1)
-        runs, begin, end = window(session, graph, repeats, window_s)
+        runs, begin, end = filled(
+            lambda repeats=repeats: session.run_repeated(graph, repeats),  # type: ignore[misc]
+            session.finish,
+            window_s,
+            profiler.machine.now_ns,
+        )
         ids = [first + node for node in work.nodes] if work else []
         profiler.energy_window(method, work.signature if work else "", ids, extra, runs * again, begin, end)
 
@@ -144,7 +148,9 @@ def measure_steps(
     for done in range(rounds):
         if progress:
             progress(done, rounds, "steps")
-        profiler.energy_window(STEP, "", [], 0, *filled(step, trainer.session.finish, window_s))
+        profiler.energy_window(
+            STEP, "", [], 0, *filled(step, trainer.session.finish, window_s, profiler.machine.now_ns)
+        )
     trainer.observer = observer
 
 
@@ -169,18 +175,15 @@ def affordable(window_s: float, budget_s: float | None, rounds: int = LEAST_ROUN
     return rounds, min(count, NAMED)
 
 
-def window(session: Session, graph: str, repeats: dict[int, int], seconds: float) -> tuple[int, int, int]:
-    """Run one window of a step with repeated nodes, and return (runs, begin, end)."""
-    return filled(lambda: session.run_repeated(graph, repeats), session.finish, seconds)
-
-
-def filled(run: Callable[[], object], finish: Callable[[], None], seconds: float) -> tuple[int, int, int]:
-    """Repeat `run` for one window and return (runs, begin, end). The same work runs for a while before it, because
-    sensors lag, and clocks and power need time to settle."""
+def filled(
+    run: Callable[[], object], finish: Callable[[], None], seconds: float, now_ns: Callable[[], int] = time.monotonic_ns
+) -> tuple[int, int, int]:
+    """Repeat `run` for one window and return (runs, begin, end), by the clock of the machine that runs it. The same
+    work runs for a while before it, because sensors lag, and clocks and power need time to settle."""
 
     def fill(length_s: float) -> tuple[int, int]:
-        runs, begin = 0, time.monotonic_ns()
-        while not runs or time.monotonic_ns() - begin < length_s * 1e9:
+        runs, begin = 0, now_ns()
+        while not runs or now_ns() - begin < length_s * 1e9:
             run()
             runs += 1
         finish()
@@ -188,4 +191,4 @@ def filled(run: Callable[[], object], finish: Callable[[], None], seconds: float
 
     fill(SETTLE * seconds)
     runs, begin = fill(seconds)
-    return runs, begin, time.monotonic_ns()
+    return runs, begin, now_ns()

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
 from handheld import cache
 from handheld.cost.energy import EnergyModel
 from handheld.device import DeviceCaps
+from handheld.targets.names import on_option
 
 _BROKEN = (OSError, KeyError, TypeError, ValueError, AttributeError)
 
 
 def path_of(caps: DeviceCaps) -> Path:
-    known = f"{caps.name}\n{caps.driver}\n{caps.features}".rstrip("\n")
-    key = hashlib.sha256(known.encode()).hexdigest()[:12]
-    return cache.folder() / "energy" / f"{cache.slug(caps.name)}-{key}.json"
+    return cache.folder() / "energy" / f"{cache.slug(caps.name)}-{caps.fingerprint}.json"
 
 
 def store(model: EnergyModel, caps: DeviceCaps) -> Path:
@@ -25,9 +23,10 @@ def store(model: EnergyModel, caps: DeviceCaps) -> Path:
     return path
 
 
-def stored(caps: DeviceCaps) -> tuple[EnergyModel | None, str]:
-    """The stored energy model of a device, and "". Or None and the reason why there is none that can be used."""
-    path = path_of(caps)
+def stored(caps: DeviceCaps, device: str = "opencl") -> tuple[EnergyModel | None, str]:
+    """The stored energy model of a device, and "". Or None and the reason why there is none that can be used. The
+    reason says how to measure one on `device`."""
+    path, command = path_of(caps), f"Try: handheld doctor --energy{on_option(device)}"
     try:
         model = _read(path)
         if (model.device, model.driver) == (caps.name, caps.driver):
@@ -35,7 +34,7 @@ def stored(caps: DeviceCaps) -> tuple[EnergyModel | None, str]:
     except FileNotFoundError:
         pass
     except _BROKEN:
-        return None, f"the energy model of this device ({path}) cannot be read. Try: handheld doctor --energy"
+        return None, f"the energy model of this device ({path}) cannot be read. {command}"
     for other in sorted(path.parent.glob(f"{cache.slug(caps.name)}-*.json")):
         try:
             model = _read(other)
@@ -44,9 +43,9 @@ def stored(caps: DeviceCaps) -> tuple[EnergyModel | None, str]:
         if model.device == caps.name and model.driver != caps.driver:
             return None, (
                 f"the energy model of this device was measured with another driver ({model.driver}; now "
-                f"{caps.driver}), so it is not used. Try: handheld doctor --energy"
+                f"{caps.driver}), so it is not used. {command}"
             )
-    return None, "the energy model of this device was not measured. Try: handheld doctor --energy"
+    return None, f"the energy model of this device was not measured. {command}"
 
 
 def _read(path: Path) -> EnergyModel:

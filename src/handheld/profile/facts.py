@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
 import subprocess
 import sys
 from importlib import metadata
@@ -17,10 +15,11 @@ import psutil
 from handheld.kernels.base import Choice
 from handheld.kernels.versions import current
 from handheld.measure.ceilings import Ceilings, stored
+from handheld.plan.fit import fit_text
 from handheld.plan.plan import Plan
 from handheld.plan.signature import signature
 from handheld.profile import energy_models
-from handheld.sensors.cpu import core_kinds
+from handheld.profile.machine import Machine, ThisMachine
 
 PACKAGES = ("handheld", "numpy", "pyopencl", "torch")
 
@@ -31,21 +30,26 @@ def this_process() -> dict[str, float]:
     return {"pid": process.pid, "created": process.create_time()}
 
 
-def facts(plan: Plan, code: Path) -> dict[str, Any]:
-    opencl = plan.device.partition(":")[0] == "opencl"
+def facts(plan: Plan, code: Path, where: Machine | None = None) -> dict[str, Any]:
+    """The facts of a plan that runs on a machine; by default on this one."""
+    opencl = plan.caps.takes_launches
     known = stored(plan.caps) if opencl else None
-    model, reason = energy_models.stored(plan.caps) if opencl else (None, "only OpenCL devices have an energy model")
+    model, reason = (
+        energy_models.stored(plan.caps, plan.device) if opencl else (None, "only OpenCL devices have an energy model")
+    )
+    where = where or ThisMachine()
     return {
         "device": plan.device,
         "caps": plan.caps.to_json(),
         "plan_options": dict(plan.options),
         "plan_bytes": plan.bytes,
+        "fit": fit_text(plan.options, plan.bytes),
         "arena_bytes": plan.arena_bytes,
         "segments": list(plan.segments),
         "plan_hash": plan_hash(plan),
         "tuned": tuned(plan),
         "kernels": current(plan.caps.kind),
-        "machine": machine(),
+        **where.facts(),
         "versions": versions(),
         "code": code_state(code),
         "ceilings": known and rates(known),
@@ -84,18 +88,6 @@ def rates(known: Ceilings) -> dict[str, Any]:
         "launch_round_trip_s": known.launch_round_trip_s.median,
         "date": known.date,
         "others": known.others,
-    }
-
-
-def machine() -> dict[str, Any]:
-    uname = platform.uname()
-    return {
-        "system": uname.system,
-        "release": uname.release,
-        "machine": uname.machine,
-        "cores": os.cpu_count(),
-        "core_kinds": core_kinds(),
-        "memory_bytes": int(psutil.virtual_memory().total),
     }
 
 

@@ -1,7 +1,8 @@
 """Observes a trainer's steps, lets the device time some of them, and writes the run file.
 
 Every step costs two readings of the host's clock. The commands of recorded steps (windows.py) go through a queue that
-stores their times. The times are read later, while the device does other work.
+stores their times. The times are read later, while the device does other work. If another process enqueues the steps
+(a runner), the times of steps are those that it saw, and they are fetched from it (later.py).
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from typing import Any
 from handheld.analyse.busy import Others
 from handheld.analyse.estimate import Estimate
 from handheld.backends.base import Recording
-from handheld.errors import DeviceError, HandheldError
+from handheld.errors import DeviceError, HandheldError, TargetLost
 from handheld.measure.load import Load
 from handheld.plan.launched import main_launch
 from handheld.plan.plan import Plan
 from handheld.plan.signature import signature
 from handheld.plan.work import flops, nbytes
 from handheld.profile.facts import facts, this_process
+from handheld.profile.later import LaterSteps
+from handheld.profile.machine import Machine, ThisMachine
 from handheld.profile.memory import live
 from handheld.profile.surroundings import chains, other_devices
 from handheld.profile.tuning import tuning_facts
@@ -43,7 +46,8 @@ class Profiler:
 
     The first `wait` steps are ignored. The next `warmup` steps are timed as a whole, but their ops are not recorded.
     Then follow `active` steps (None: all), of which some are recorded. `code` is the folder whose git state is stored;
-    the default is the current folder. `plan.profile` samples sensors; this class does not.
+    the default is the current folder. `machine` is the one that runs the steps, if it is another one.
+    `plan.profile` samples sensors; this class does not.
     """
 
     def __init__(
@@ -56,9 +60,11 @@ class Profiler:
         estimate: Estimate | None = None,
         code: Path | None = None,
         settings: Mapping[str, Any] | None = None,
+        machine: Machine | None = None,
     ) -> None:
         self.windows = Windows(wait, warmup, active)
-        self.writer = RunWriter(path)
+        self.machine = machine or ThisMachine()
+        self.writer = RunWriter(path, self.machine.now_ns)
         self.path = Path(path)
         self._code = code or Path.cwd()
         self._op_ids: dict[str, int] = {}  # graph -> id of its first op
@@ -67,8 +73,9 @@ class Profiler:
         self._recording: Recording | None = None
         self._recorded: list[tuple[int, str, int]] = []  # step, graph, number of commands until its end
         self._unread: list[tuple[Recording, list[tuple[int, str, int]]]] = []
-        self._begun_ns = time.monotonic_ns()
-        self._load = Load()
+        self._later: LaterSteps | None = None
+        self._begun_ns = self.machine.now_ns()
+        self._load = None if self.machine.target else Load()
         self._load_before: Others | None = None
         self._no_times = False
         self._energy_windows = 0
@@ -76,6 +83,7 @@ class Profiler:
             status="running",
             begun_unix_ns=time.time_ns(),
             begun_monotonic_ns=self._begun_ns,
+            clock=self.machine.clock_facts(),
             process=this_process(),
             settings=dict(settings or {}),
             schedule={"wait": wait, "warmup": warmup, "active": active},
@@ -84,22 +92,25 @@ class Profiler:
 
     # ── the trainer ───────────────────────────────────────────────────────────────────────────
 
-    def attach(self, trainer: Trainer) -> None:
-        """Observe the trainer's steps from now on. Raises HandheldError if one of the two is already in use."""
+    def attach(self, trainer: Trainer, *, advice: bool = True) -> None:
+        """Observe the trainer's steps from now on. Without `advice`, the facts that only advice needs are left out: for
+        runs whose ops are not timed. Raises HandheldError if one of the two is already in use."""
         if trainer.observer is not None:
             raise HandheldError("this trainer is already being profiled")
         if self._trainer is not None:
             raise HandheldError("a run file holds one trainer. Try: another Profiler with another file")
+        if advice:
+            self.writer.meta(
+                tuning=tuning_facts(trainer.plan), chains=chains(trainer.plan), devices=other_devices(trainer.plan)
+            )
         self.writer.meta(
-            **facts(trainer.plan, self._code),
-            tuning=tuning_facts(trainer.plan),
-            chains=chains(trainer.plan),
-            devices=other_devices(trainer.plan),
-            started_ns=time.monotonic_ns(),
+            **facts(trainer.plan, self._code, self.machine),
+            started_ns=self.machine.now_ns(),
             allocated_bytes=trainer.session.allocated_bytes,
         )
         self._describe(trainer.plan)
-        self._load_before = self._load.lap()
+        self._load_before = self._load.lap() if self._load else None
+        self._later = LaterSteps.of(trainer.session, self.writer)
         trainer.observer = self
         self._trainer = trainer
 
@@ -155,6 +166,9 @@ class Profiler:
         if not self.windows.notes():
             yield
             return
+        if self._later is not None and self._later.session is not trainer.session:
+            self._later.fetch()
+            self._later = LaterSteps.of(trainer.session, self.writer)
         if self._window is None and not self._no_times and not self._unread and self.windows.due():
             self._open(trainer)
         window = self.windows.count if self._window is not None else None
@@ -165,7 +179,12 @@ class Profiler:
         self.windows.steps += 1
         planned = trainer.plan.graphs[graph].graph
         shape = next((planned.tensors[given.tensor].shape for given in planned.inputs), ())
-        self.writer.add(StepRow(step, graph, shape[0] if shape else 0, begin, end, window))
+        row = StepRow(step, graph, shape[0] if shape else 0, begin, end, window)
+        if self._later is None:
+            self.writer.add(row)
+        else:
+            with self.windows.costs():
+                self._later.add(row)
         if self._recording is None:
             self._read_one()
             return
@@ -176,6 +195,8 @@ class Profiler:
     def _open(self, trainer: Trainer) -> None:
         trainer.session.finish()  # The work of earlier steps must not count as a cost of recording.
         with self.windows.costs(), contextlib.ExitStack() as stack:
+            if self._later is not None:
+                self._later.fetch()
             try:
                 self.writer.add(ClockRow(*trainer.session.clock_mark()))
                 self._recording = stack.enter_context(trainer.session.record())
@@ -228,23 +249,36 @@ class Profiler:
     def flush(self) -> None:
         """End an open window, read all times and commit everything."""
         self._end_window()
+        if self._later is not None:
+            self._later.fetch()
         while self._unread:
             self._read_one()
         self.writer.commit()
+
+    def closing(self) -> None:
+        """Fetch all times before the trainer's session closes."""
+        try:
+            self.flush()
+        except TargetLost as error:  # The caller gets the same error from what it does next.
+            self._window = self._recording = self._later = None
+            self._recorded, self._unread = [], []
+            self.writer.note("connection lost", str(error))
 
     def close(self, status: str = "complete") -> None:
         if self._trainer is not None and self._trainer.observer is self:
             self._trainer.observer = None
         try:
-            self.flush()
+            self.closing()
         finally:
-            end = time.monotonic_ns()
+            end = self.machine.now_ns()
             self.writer.meta(
                 status=status,
                 ended_monotonic_ns=end,
                 steps=self.windows.steps,
                 recording_share=self.windows.cost_ns / max(end - self._begun_ns, 1),
-                others=others_as_json(self._load_before, self._load.lap()),
+                # The load of a target's other processes follows from the readings of its sensors.
+                others=others_as_json(self._load_before, self._load.lap() if self._load else None),
+                clock=self.machine.clock_facts(),
             )
             self.writer.close()
 

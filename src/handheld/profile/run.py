@@ -21,8 +21,9 @@ from handheld.forecast.store import remember
 from handheld.plan.plan import Plan
 from handheld.profile.energy import LEAST_S, MOST_S, TICKS, measure, measure_steps
 from handheld.profile.isolated import isolated
+from handheld.profile.machine import Machine, machine_of
 from handheld.profile.profiler import Profiler
-from handheld.profile.sampling import Sensors, idle, sampled, sources
+from handheld.profile.sampling import Sensors, Sources, idle
 from handheld.profile.windows import IDLE_S, WARMUP
 from handheld.run.batch import check_batch
 from handheld.run.trainer import Loss, Trainer
@@ -67,17 +68,15 @@ def profile(
     - `code`: the folder whose git state is stored. `settings`: facts about the run that are stored with it.
     """
     names = _checked(plan, graph, steps, energy)
-    found = sources(sensors, where)
-    if energy:
-        found.need_power()
     takes = [_feed(plan, name, batches if len(names) == 1 else _of(batches, name, names)) for name in names]
     plan = dataclasses.replace(plan, step=plan.step.copy())
     facts = {"steps": steps, "graphs": names, **(settings or {})}
+    kept: dict[str, Any] = {"code": code, "estimate": estimate, "settings": facts}
     with contextlib.ExitStack() as stack:
-        profiler = stack.enter_context(
-            Profiler(path, wait=wait, warmup=warmup, active=active, estimate=estimate, code=code, settings=facts)
-        )
-        stack.enter_context(sampled(profiler.writer, found, where))
+        machine = stack.enter_context(machine_of(plan.device, where))
+        found = _found(machine, sensors, energy)
+        profiler = stack.enter_context(Profiler(path, wait=wait, warmup=warmup, active=active, machine=machine, **kept))
+        stack.enter_context(machine.sampled(profiler.writer, found))
         with plan.start() as trainer:
             profiler.attach(trainer)
             if found.here:
@@ -95,6 +94,13 @@ def profile(
         if window_s is not None:  # The first trainer is closed now: there may not be enough memory for both.
             _ops_energy(profiler, trainer.plan, names[0], takes[0], window_s, energy_s, progress)
     return _remembered(open_run(path), plan)
+
+
+def _found(machine: Machine, sensors: Sensors, energy: bool) -> Sources:
+    found = machine.sources(sensors)
+    if energy:
+        found.need_power()
+    return found
 
 
 def _remembered(run: Run, plan: Plan) -> Run:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from handheld.errors import HandheldError
-from handheld.sensors.base import Sensor, Where
-from handheld.sensors.find import find
+from handheld.sensors.base import Sensor, Value, Where
+from handheld.sensors.find import ProbedSource, find
+from handheld.sensors.replay import TargetSampler
 from handheld.sensors.sampler import Sampler
 from handheld.sensors.sink import RunSink
 from handheld.store.writer import RunWriter
@@ -24,16 +25,44 @@ class Sources:
 
     here: list[type[Sensor]] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
-    powered: bool = False  # whether one of them measures power or energy
+    powered: bool = False  # whether one of them measures power or energy now
+    unread: dict[str, str] = field(default_factory=dict)  # channels of power without a value now, with the reason
+    target: str = ""  # the target that they belong to, if not this machine
 
     def need_power(self) -> None:
         """Raise HandheldError if energy cannot be measured. Called before anything long runs."""
-        if not self.powered:
-            raise HandheldError(
-                "energy cannot be measured: this machine has no power sensor that can be read. "
-                "Try: handheld doctor, which says why for each sensor, or an estimate "
-                "(handheld profile --estimate-energy)"
-            )
+        if self.powered:
+            return
+        where = self.target or "this machine"
+        if self.unread:
+            why = "; ".join(f"{channel}: {reason}" for channel, reason in self.unread.items())
+            # The cable of adb charges a phone.
+            wifi = " and reach it over Wi-Fi (docs/platforms/android.md)" if self.target.startswith("adb") else ""
+            raise HandheldError(f"energy cannot be measured on {where} now: {why}{wifi}")
+        raise HandheldError(
+            f"energy cannot be measured: {where} has no power sensor that can be read. "
+            f"Try: handheld doctor{self.target and f' --on {self.target}'}, which says why for each sensor, or an "
+            "estimate (handheld profile --estimate-energy)"
+        )
+
+    def add(self, probed: ProbedSource) -> None:
+        """Add what was found of a source. Its sensor is closed."""
+        if probed.sensor is None:
+            self.absent[probed.name] = probed.reason
+        else:
+            self.take(probed.sensor, probed.first)
+
+    def take(self, sensor: Sensor, first: Sequence[Value] = ()) -> None:
+        """Add a sensor, and close it. `first` is its first reading, if there was one."""
+        self.here.append(type(sensor))
+        for channel, value in zip(sensor.channels, first or (0.0,) * len(sensor.channels), strict=True):
+            if channel.quantity != "power" and not (channel.quantity == "energy" and channel.counter):
+                continue  # The energy that is left in a battery is no counter, and too coarse.
+            if isinstance(value, str):
+                self.unread[f"{sensor.name}/{channel.name}"] = value
+            else:
+                self.powered = True
+        sensor.close()
 
 
 def sources(sensors: Sensors = True, where: Where | None = None) -> Sources:
@@ -42,19 +71,10 @@ def sources(sensors: Sensors = True, where: Where | None = None) -> Sources:
     if sensors is False:
         return result
     for probed in find(where) if sensors is True else ():
-        if probed.sensor is None:
-            result.absent[probed.name] = probed.reason
-        else:
-            _take(result, probed.sensor)
+        result.add(probed)
     for sensor in () if sensors is True else sensors:
-        _take(result, sensor.probe(where or Where()))
+        result.take(sensor.probe(where or Where()))
     return result
-
-
-def _take(result: Sources, sensor: Sensor) -> None:
-    result.here.append(type(sensor))
-    result.powered |= any(c.quantity in ("power", "energy") for c in sensor.channels)
-    sensor.close()
 
 
 @contextlib.contextmanager
@@ -65,7 +85,13 @@ def sampled(writer: RunWriter, found: Sources, where: Where | None = None) -> It
     if not found.here:
         yield
         return
-    sampler = Sampler(found.here, RunSink(str(writer.path)), where=where)
+    with summed_up(writer, Sampler(found.here, RunSink(str(writer.path)), where=where)):
+        yield
+
+
+@contextlib.contextmanager
+def summed_up(writer: RunWriter, sampler: Sampler | TargetSampler) -> Iterator[None]:
+    """Run a sampler during the context, and write what it did and what it cost."""
     try:
         with sampler:
             yield
@@ -98,6 +124,6 @@ def sampled(writer: RunWriter, found: Sources, where: Where | None = None) -> It
 
 def idle(writer: RunWriter, seconds: float) -> None:
     """Sleep, and note the time, so that the run file holds the idle power."""
-    begun = time.monotonic_ns()
+    begun = writer.clock()
     time.sleep(seconds)
-    writer.meta(idle_ns=[begun, time.monotonic_ns()])
+    writer.meta(idle_ns=[begun, writer.clock()])

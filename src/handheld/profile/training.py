@@ -10,13 +10,13 @@ The device's commands are not recorded, so that the training is not slowed: a st
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from handheld.profile.machine import machine_of
 from handheld.profile.profiler import Profiler
-from handheld.profile.sampling import Sensors, sampled, sources
+from handheld.profile.sampling import Sensors
 from handheld.run.history import Epoch, History
 from handheld.run.losses import StepLoss
 from handheld.run.trainer import Trainer
@@ -34,17 +34,19 @@ class TrainingRecord:
         self._step = 0
 
     def attach(self, trainer: Trainer) -> None:
-        self.profiler.attach(trainer)
+        self.profiler.attach(trainer, advice=False)
 
     def on_loss(self, now: StepLoss) -> None:
         self._step = now.step
-        self.profiler.writer.add(TrainingStepRow(now.step, now.epoch, time.monotonic_ns(), now.loss, now.rate))
+        self.profiler.writer.add(
+            TrainingStepRow(now.step, now.epoch, self.profiler.machine.now_ns(), now.loss, now.rate)
+        )
 
     def on_epoch(self, row: Epoch) -> None:
         self.profiler.writer.add(
             TrainingEpochRow(
                 row.number,
-                time.monotonic_ns(),
+                self.profiler.machine.now_ns(),
                 self._step,
                 row.loss,
                 row.rate,
@@ -77,9 +79,16 @@ def recorded(
     sensors: Sensors = True,
     where: Where | None = None,
     code: Path | None = None,
+    trainer: Trainer | None = None,
 ) -> Iterator[TrainingRecord]:
-    """A record of the training that runs within the context."""
-    found = sources(sensors, where)
+    """A record of the training that runs within the context. The `trainer` tells which machine runs it; by default it
+    is this one."""
     own = {**settings, "training": True}
-    with Profiler(path, warmup=NEVER, settings=own, code=code) as profiler, sampled(profiler.writer, found, where):
-        yield TrainingRecord(profiler)
+    runs_on = machine_of(trainer.plan.device, where, trainer.session.pid) if trainer else machine_of("opencl", where)
+    with runs_on as machine:
+        found = machine.sources(sensors)
+        with (
+            Profiler(path, warmup=NEVER, settings=own, code=code, machine=machine) as profiler,
+            machine.sampled(profiler.writer, found),
+        ):
+            yield TrainingRecord(profiler)

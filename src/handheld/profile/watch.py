@@ -30,7 +30,8 @@ from handheld.backends.reference.recording import TorchRecording
 from handheld.errors import HandheldError
 from handheld.measure.load import Load
 from handheld.module_paths import follow_modules
-from handheld.profile.facts import code_state, machine, this_process, versions
+from handheld.profile.facts import code_state, this_process, versions
+from handheld.profile.machine import machine
 from handheld.profile.profiler import ending, others_as_json
 from handheld.profile.sampling import Sensors, idle, sampled, sources
 from handheld.profile.windows import WINDOW, Windows

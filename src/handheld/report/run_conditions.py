@@ -29,9 +29,11 @@ def _groups(run: Run) -> list[tuple[str, Pairs]]:
         ("Run", _run(run)),
         # A page is passed on, so it does not name the user's folder.
         ("Settings", _pairs({k: v for k, v in (meta.get("settings") or {}).items() if k != "folder"})),
-        ("Plan", _pairs(meta.get("plan_options"))),
+        # What is computed again to fit is said in one line instead of value by value.
+        ("Plan", _pairs({**(meta.get("plan_options") or {}), "fit": meta.get("fit") or "as it is"})),
         ("Device", _pairs(meta.get("caps"))),
-        ("Machine", _machine(meta.get("machine"))),
+        (f"Machine ({meta['target']})" if meta.get("target") else "Machine", _machine(meta.get("machine"))),
+        ("Host that planned the steps", _machine(meta.get("host"))),
         ("Versions", _pairs(meta.get("versions"))),
         ("Cost of measuring", _overhead(run)),
     ]
@@ -49,8 +51,21 @@ def _run(run: Run) -> Pairs:
         ("code", f"{code['commit'][:12]}{changed}" if code.get("commit") else ""),
         ("other processes", f"{others.share:.0%} of the {count(others.count, 'core')}" if others else "not known"),
         ("error of the clocks", f"± {run.clock.error_ns * 1e-3:.2f} µs"),
+        ("clock of the run", _clock(run.meta.get("clock"))),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _clock(clock: Mapping[str, object] | None) -> str:
+    """Whose clock the times are by, if it is not that of the host; and how well the two are compared."""
+    if not clock:
+        return ""
+    error = clock.get("error_ns")
+    return (
+        f"that of {clock.get('of')}, compared with the host's to ± {error * 1e-3:.0f} µs"
+        if isinstance(error, int)
+        else ""
+    )
 
 
 def _machine(machine: Mapping[str, object] | None) -> Pairs:

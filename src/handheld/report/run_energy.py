@@ -78,6 +78,7 @@ def no_energy(run: Run) -> str:
     if not run.channels and not absent:
         return "No sensor was read in this run."
     return (
-        "No power sensor was read in this run, so there are no joules. handheld doctor says per sensor why; "
+        "No power sensor was read in this run, so there are no joules. "
+        f"handheld doctor{run.on_option} says per sensor why; "
         "handheld profile --estimate-energy --watts-busy W makes an estimate at a power that you state."
     )

@@ -13,7 +13,7 @@ from handheld.report.pack import columns, rounded
 from handheld.units import count
 
 NO_PARTS = "no window of recorded steps is complete. Try: more --steps"
-NO_CEILINGS = "The ceilings of this device were not measured. Try: handheld doctor --ceilings, then profile again."
+NO_CEILINGS = "The ceilings of this device were not measured. Try: handheld doctor --ceilings{}, then profile again."
 
 
 def run_payload(run: Run) -> dict[str, object]:
@@ -182,7 +182,7 @@ def ceilings(run: Run) -> dict[str, object]:
     """The peak rates of the device, for the roofline."""
     known = run.meta.get("ceilings") or {}
     if not known.get("flops") or not known.get("bytes_s"):
-        return {"why": NO_CEILINGS}
+        return {"why": NO_CEILINGS.format(run.on_option)}
     return {
         "flops": rounded(known["flops"]),
         "bytes_s": rounded(known["bytes_s"]),

@@ -20,7 +20,6 @@ from handheld.graph.graph import Slot
 from handheld.passes.scale import ACCUMULATED
 from handheld.run.history import History
 from handheld.run.stopping import Kept
-from handheld.step import Step
 
 #: What the names of the best epoch's values begin with, beside those of the current state.
 BEST = "handheld.best/"
@@ -155,14 +154,6 @@ def read_history(path: Path) -> History:
     """The epochs of a checkpoint's training."""
     _, meta = package.load_state(path)
     return History.from_json(meta.get("history") or {"epochs": [], "steps": 0, "paused_seconds": 0.0})
-
-
-def checkpoint_origin(step: Step) -> dict[str, object]:
-    """What prediction and export need to know of the step: its facts, and the names of the model's own state."""
-    return {
-        **{k: step.meta[k] for k in ("name", "data", "absent") if k in step.meta},
-        "model": tuple(step.model_names()),
-    }
 
 
 def _check_fits(path: Path, state: Mapping[str, np.ndarray], slots: Mapping[str, Slot]) -> None:

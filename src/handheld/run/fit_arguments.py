@@ -10,6 +10,7 @@ from handheld.data.batches import Data, IterableData
 from handheld.errors import CheckpointError, DataError, HandheldError
 from handheld.files import remove_stale
 from handheld.run.batch import batch_sizes
+from handheld.run.parts import parts_of
 
 if TYPE_CHECKING:
     from handheld.run.trainer import Trainer
@@ -31,9 +32,11 @@ def check_counts(epochs: object, every: object) -> None:
         raise HandheldError(f"every={every!r:.40} must be a whole number of steps, 1 or more")
 
 
-def check_graphs(trainer: Trainer) -> None:
+def check_graphs(trainer: Trainer, find_nan: bool) -> None:
     graphs = trainer.plan.graphs
-    if "train" not in graphs and not batch_sizes(graphs, "train"):
+    if find_nan and parts_of(trainer.plan) is not None:
+        raise HandheldError("find_nan does not work in micro-batches. Try: a smaller batch without a memory limit")
+    if "train" not in graphs and not batch_sizes(graphs, "train") and parts_of(trainer.plan) is None:
         raise HandheldError(
             f"fit runs the graph 'train', but this plan has {', '.join(graphs)}. "
             "Try: run each update by name, trainer.run(name, *batch)"

@@ -174,22 +174,27 @@ class Sizes:
             return Probe(batch, None, False, str(error))
 
 
-def with_largest(error: OutOfMemory, sizes: Sizes) -> OutOfMemory:
-    """The same error, which also says which batch would fit."""
+def with_largest(
+    error: OutOfMemory, sizes: Sizes, seconds: float = SECONDS, known: Sequence[Probe] = ()
+) -> OutOfMemory:
+    """The same error, which also says which batch would fit. The search takes about `seconds`; `known` is where it may
+    start."""
     text = str(error).removesuffix(". Try: a smaller batch")
     if sizes.step.code is None:
         return _of_file(error, text, sizes)
     if sizes.state_bytes > sizes.available:
         state = f"the state alone (parameters, optimizer) has {size_text(sizes.state_bytes)}"
         return error.again(f"{text}. No batch fits: {state}. Try: a smaller model, or a device with more memory", None)
-    found = largest(sizes.probe, [sizes.empty, Probe(sizes.batch, error.needed_bytes, False)], sizes.available, SECONDS)
+    needed = error.smallest_bytes or error.needed_bytes
+    start = [sizes.empty, *known, Probe(sizes.batch, needed, False)]
+    found = largest(sizes.probe, start, sizes.available, seconds)
     above = next(probe.batch for probe in found.tried if not probe.fits)
     if not found.batch:
         more = "No batch fits" if found.exact else f"Batches from {above} do not fit, and smaller ones were not tried"
         return error.again(f"{text}. {more}. Try: precision='half', or a smaller model", None)
     most = f"The largest batch that fits is {found.batch}"
     if not found.exact:
-        most = f"A batch of {found.batch} fits and {above} does not; {SECONDS:g} s were too short to try those between"
+        most = f"A batch of {found.batch} fits and {above} does not; {seconds:g} s were too short for others"
     return error.again(f"{text}. {most}. Try: a batch of {found.batch}", found.batch)
 
 

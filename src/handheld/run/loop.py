@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from handheld.data.batches import Batch, Data, rows_in
-from handheld.errors import BatchError, CheckpointError, NonFiniteGradient, NonFiniteLoss
-from handheld.run.checkpoint import Checkpoint, checkpoint_origin, data_facts, read_checkpoint, write_checkpoint
+from handheld.errors import BatchError, CheckpointError, NonFiniteGradient, NonFiniteLoss, TargetLost
+from handheld.package import checkpoint_origin
+from handheld.run.checkpoint import Checkpoint, data_facts, read_checkpoint, write_checkpoint
 from handheld.run.evaluate import evaluate
 from handheld.run.fit_arguments import as_data, batches_per_update, check_calls, check_counts, check_graphs, writable
 from handheld.run.guards import Guards
@@ -88,19 +89,19 @@ def fit(
     metric that decides (default: the loss), `mode` ("max" or "min") what is better if it is your own
     metric. With `keep_best` the trainer is left in the state of the best epoch.
 
-    Training ends below `battery_floor` percent and pauses above `thermal_limit` °C. `find_nan` names
-    the op that made the first NaN. It costs time: the state is read now and then, and the loss of every
-    step is read. The trainer is then back in the state before the step at fault.
+    Training ends below `battery_floor` percent and pauses above `thermal_limit` °C, also those of a target.
+    `find_nan` names the op that made the first NaN. It costs time: the state is read now and then, and the
+    loss of every step. The trainer is then back in the state before the step at fault.
     """
     check_counts(epochs, every)
     check_calls(callbacks, metrics)
     check_rate(rate, rate_every)
-    check_graphs(trainer)
+    check_graphs(trainer, find_nan)
     if resume and checkpoint is None:
         raise CheckpointError("resume needs a checkpoint to continue from. Try: checkpoint=PATH")
     goal = goal_of(best, mode, patience, keep_best, test is not None, metrics or {})
     loop = _Loop(trainer, as_data(data, epochs), epochs, callbacks)
-    loop.guards = Guards(battery_floor, thermal_limit)
+    loop.guards = Guards(battery_floor, thermal_limit, trainer.plan.device)
     loop.losses = Losses(trainer, stop_on_nan or find_nan, Replay(trainer) if find_nan else None, loop.hear)
     loop.rates, loop.best = Rates(trainer, rate, rate_every, loop.batches, goal), Best(goal, trainer)
     loop.test = None if test is None else as_data(test, epochs)
@@ -161,6 +162,10 @@ class _Loop:
             if self.losses.replay is not None or not self.best.restore(self.history):
                 raise
             raise type(error)(f"{error}. The trainer holds the state of epoch {self.history.kept_epoch}") from error
+        except TargetLost as error:
+            if not self.losses.saved:
+                raise
+            raise error.add(f"The last checkpoint is from {self.losses.saved}") from error
         except KeyboardInterrupt:  # This is the second Ctrl-C.
             self.history.stopped = self._where(f"{self.interrupt.word} twice: stopped at once")
             kept = f". The last checkpoint is from {self.losses.saved}" if self.losses.saved else ""

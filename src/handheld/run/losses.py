@@ -51,7 +51,7 @@ class Losses:
         self.latest: tuple[float | None, int] = (None, 0)
         #: Where the last checkpoint is from, for error messages.
         self.saved = ""
-        self.patience = PATIENCE if trainer.plan.options.get("precision") == "half" else 0
+        self.patience = 0 if trainer.plan.options.get("precision", "float32") == "float32" else PATIENCE
         self._bad = 0
         self._pending: deque[tuple[str, int, Loss, float, int, float]] = deque()
 

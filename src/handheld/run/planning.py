@@ -6,14 +6,14 @@ descriptions of devices, not devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from handheld.backends.base import describe
 from handheld.callers import warn_user
 from handheld.device import DeviceCaps, canonical
+from handheld.drivers.check import described
 from handheld.errors import BuildError, OutOfMemory, PlanError
 from handheld.passes.scale import GROWTH
 from handheld.plan.make import make_plan
@@ -38,12 +38,68 @@ def plan_step(
     naive: bool = False,
     precision: str = "float32",
     growth_steps: int = GROWTH,
+    fit: Mapping[str, Any] | None = None,
+    parts: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """`Step.plan`, and one option for studies: `naive` runs matrix products like a published baseline, with one
-    plain loop per work-item, as a comparison."""
+    """`Step.plan` as it is, without a search for what fits (limits/), and two more options.
+
+    - `naive` runs matrix products like a published baseline, with one plain loop per work-item, for studies.
+    - `fit` is what such a search decided, by graph (plan/fit.py), and `parts` how batches are divided (run/parts.py).
+    """
+    request = requested(
+        step,
+        device,
+        caps=caps,
+        graphs=graphs,
+        memory_limit_bytes=memory_limit_bytes,
+        isolate=isolate,
+        tuning=tuning,
+        naive=naive,
+        precision=precision,
+        growth_steps=growth_steps,
+        fit=fit,
+        parts=parts,
+    )
+    try:
+        return make_plan(step, request.device, request.caps, request.names, request.options)
+    except OutOfMemory as error:
+        raise request.with_largest(error) from None
+
+
+@dataclass(frozen=True)
+class Request:
+    """A plan that is asked for: the step, the device, its description, the graphs, and the options of `make_plan`."""
+
+    step: Step
+    device: str
+    caps: DeviceCaps
+    names: list[str]
+    options: dict[str, Any]
+
+    def with_largest(self, error: OutOfMemory) -> OutOfMemory:
+        """The same error, which also says which batch would fit."""
+        return with_largest(error, Sizes(self.step, self.device, self.caps, self.names, self.options))
+
+
+def requested(
+    step: Step,
+    device: str = "opencl",
+    *,
+    caps: DeviceCaps | None = None,
+    graphs: Sequence[str] | None = None,
+    memory_limit_bytes: int | None = None,
+    isolate: bool = False,
+    tuning: bool | str | Path = True,
+    naive: bool = False,
+    precision: str = "float32",
+    growth_steps: int = GROWTH,
+    fit: Mapping[str, Any] | None = None,
+    parts: Mapping[str, Any] | None = None,
+) -> Request:
+    """Checks what was asked for, and describes the device."""
     _check_options(device, caps, graphs, memory_limit_bytes, tuning)
     device = canonical(device)
-    caps = describe(device) if caps is None else caps
+    caps = described(device) if caps is None else caps
     names = list(step.graphs) if graphs is None else list(graphs)
     missing = [n for n in names if n not in step.graphs and n not in step.added]
     if missing or not names:
@@ -57,11 +113,10 @@ def plan_step(
         "naive": naive,
         "precision": precision,
         "growth_steps": growth_steps,
+        "fit": dict(fit or {}),
+        "parts": dict(parts or {}),
     }
-    try:
-        return make_plan(step, device, caps, names, options)
-    except OutOfMemory as error:
-        raise with_largest(error, Sizes(step, device, caps, names, options)) from None
+    return Request(step, device, caps, names, options)
 
 
 def _check_options(device: object, caps: object, graphs: object, limit: object, tuning: object) -> None:
@@ -80,6 +135,8 @@ def _check_options(device: object, caps: object, graphs: object, limit: object, 
 def plan_again(plan: Plan, device: str | None = None, **changed: Any) -> Plan:
     """A plan with the same options except for those in `changed`, on this or another device."""
     same = {"graphs": list(plan.graphs), "caps": None if device else plan.caps, **plan.options}
+    if changed.get("precision", same["precision"]) != same["precision"]:
+        same["fit"] = {}  # It names values of a graph that will be another one.
     return plan_step(plan.step, device or plan.device, **{**same, **changed})
 
 

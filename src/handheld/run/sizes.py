@@ -15,6 +15,7 @@ from handheld.data.batches import Data, Indexed, sizes_in
 from handheld.errors import BatchError, HandheldError
 from handheld.graph.graph import Graph
 from handheld.run.batch import batch_sizes, choose_graph, in_order, input_shapes
+from handheld.run.parts import add_parts, parts_of
 
 if TYPE_CHECKING:
     from handheld.plan.plan import GraphPlan
@@ -70,6 +71,12 @@ def add_sizes(trainer: Trainer, wanted: Mapping[str, Iterable[int]]) -> str:
 
     Returns "", or why one of them cannot be added.
     """
+    parts = parts_of(trainer.plan)
+    if parts is not None and "train" in wanted:
+        problem = add_parts(trainer, parts, wanted["train"])
+        if problem:
+            return problem
+        wanted = {kind: sizes for kind, sizes in wanted.items() if kind != "train"}
     refused, added = trainer.refused, dict[tuple[str, int], list[str]]()
     missing = [
         (kind, size)
@@ -104,6 +111,9 @@ def sizes_for(trainer: Trainer, data: Data, test: Data | None) -> dict[str, set[
 
 def largest(trainer: Trainer, kind: str) -> int:
     """The largest batch size of the planned graphs of a kind; 0 if there is none."""
+    parts = parts_of(trainer.plan)
+    if parts is not None and kind == "train":
+        return parts.batch
     return max(sizes_of(trainer.plan.graphs, kind), default=0)
 
 

@@ -14,12 +14,14 @@ import numpy as np
 
 from handheld.backends.base import Counters, Pending, Session, open_session
 from handheld.collector import paused
-from handheld.errors import HandheldError
+from handheld.errors import HandheldError, TargetLost
 from handheld.graph.dtypes import DTYPES
 from handheld.passes.scale import GOOD, SCALE, SKIPPED, SMALLEST
+from handheld.plan.fit import fits_of
 from handheld.run.batch import check_batch, fitting_graph
 from handheld.run.checkpoint import by_slot
 from handheld.run.loop import fit
+from handheld.run.parts import parts_of, step_in_parts
 from handheld.run.pieces import run_pieces
 from handheld.run.sizes import add_sizes, own_graph, sizes_of
 from handheld.step import named_state
@@ -57,6 +59,9 @@ class Observer(Protocol):
     """Is told about the steps of a trainer."""
 
     def watching(self, trainer: Trainer, graph: str) -> AbstractContextManager[None]: ...
+
+    def closing(self) -> None:
+        """The session is about to close, and with it the times that it keeps."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,9 @@ class Trainer:
 
     def step(self, *batch: Any) -> Loss:
         """Run one training step. Returns at once; the loss is read from the device when you use it."""
+        parts = parts_of(self.plan)
+        if parts is not None:
+            return step_in_parts(self, parts, batch)
         name = self.next_graph(*batch)
         loss = self.run(name, *batch)
         self.micro = self.micro + 1 if name.endswith(".accumulate") else 0
@@ -182,6 +190,16 @@ class Trainer:
                 "trainer.evaluate(*batch), or trainer.run(graph, *batch)"
             )
         graph = self.plan.graphs[self.last].graph
+        if ".part" in self.last:
+            raise HandheldError(
+                "a training step in micro-batches has no outputs of the whole batch. Try: trainer.evaluate(*batch)"
+            )
+        fit = fits_of(self.plan.options).get(self.last)
+        if fit is not None and not fit.outputs:
+            raise HandheldError(
+                f"the outputs of {self.last!r} are not kept, because the plan would not fit into its memory limit with "
+                "them. Try: a larger memory_limit_bytes, a smaller batch, or trainer.evaluate(*batch)"
+            )
         outputs = {}
         for shown in graph.outputs:
             if shown.name != "loss":
@@ -222,9 +240,9 @@ class Trainer:
     def sync(self) -> None:
         """Copy the device's state back into the step."""
         self._open()
-        for name, slot in self.plan.step.slots.items():
-            if slot.role != "constant":
-                self.plan.step.values[name] = self.session.read_slot(name)
+        slots = [name for name, slot in self.plan.step.slots.items() if slot.role != "constant"]
+        # All are read before one is replaced: a device that is lost in between must not leave a mixture of two states.
+        self.plan.step.values.update({name: self.session.read_slot(name) for name in slots})
 
     def load(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Write values (from `state()` or a PyTorch state dict) to the device."""
@@ -307,7 +325,7 @@ class Trainer:
     def loss_scale(self) -> LossScale | None:
         """The loss scale and the skipped steps of a plan in half precision; else None."""
         self._open()
-        if self.plan.options.get("precision") != "half" or SCALE not in self.plan.step.slots:
+        if self.plan.options.get("precision", "float32") == "float32" or SCALE not in self.plan.step.slots:
             return None
         scale, good, skipped = (self.session.read_slot(n) for n in (SCALE, GOOD, SKIPPED))
         return LossScale(float(scale), int(good), int(skipped))
@@ -321,8 +339,13 @@ class Trainer:
 
     def close(self) -> None:
         """Copy the state back into the step and free the device."""
-        if not self.closed:
+        if self.closed:
+            return
+        try:
+            if self.observer is not None:
+                self.observer.closing()
             self.sync()
+        finally:
             self.session.close()
             self.closed = True
 
@@ -341,7 +364,11 @@ class Trainer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except TargetLost:
+            if not isinstance(error, TargetLost):  # The first error says more than that its state cannot be read.
+                raise
 
 
 class _Nan:

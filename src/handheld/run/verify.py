@@ -30,6 +30,8 @@ TOLERANCE, SLACK = 1e-5, 10.0
 #: Tolerance for values stored in half precision. Both sides round to 11 bits, and the last bit of a
 #: float32 may decide in which direction.
 HALF_TOLERANCE = 2.0**-11
+#: Tolerance for products that are computed in halves.
+HALF_PRODUCTS = 2.0**-9
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,8 @@ class _Comparison:
         got = {t: self._read(self.device, t) for t in parts}
         want = {t: self._read(self.exact, t) for t in parts}
         errors = {t: relative_error(got[t], want[t]) for t in parts}
-        limits = {t: max(tolerance, HALF_TOLERANCE) if got[t].dtype == np.float16 else tolerance for t in parts}
+        least = HALF_PRODUCTS if "arithmetic" in node.attrs else 0.0
+        limits = {t: max(tolerance, least, HALF_TOLERANCE if got[t].dtype == np.float16 else 0.0) for t in parts}
         worst = max(parts, key=lambda t: errors[t] / max(limits[t], 1e-30))
         passed, own = errors[worst] <= limits[worst], None
         if not passed:

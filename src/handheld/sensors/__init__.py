@@ -7,7 +7,10 @@
     sampler   reads sensors from a separate process while the program runs
     child     the main program of that process
     worker    the thread that reads one source in that process
+    track     the readings and gaps of one source, on their way to the file
     sink      the SQLite file that the sampler writes, and its reader
+    mirror    the files of a target, so that its sensors are probed and read like those of this machine
+    replay    samples the sensors of a target (wire: the bytes)
 
 Each family of sensors has one file: nvidia, rapl, jetson, hwmon, adreno, mali, pixel, battery, amd,
 raspberry, cpu, memory, threads, thermal. No file here imports PyTorch or OpenCL.

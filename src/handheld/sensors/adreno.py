@@ -11,6 +11,7 @@ from handheld.sensors.base import Channel, Sensor, SensorLost, Unavailable, Valu
 from handheld.sensors.files import File, leading, opened, optional, quoted
 
 _GPU = "/sys/class/kgsl/kgsl-3d0"
+_DDR = "/sys/devices/system/cpu/bus_dcvs/DDR/cur_freq"
 _HINT = "Android apps may not read it. Try: adb shell (as the shell user), or a device with root"
 
 
@@ -18,6 +19,14 @@ class Adreno(Sensor):
     name = "adreno"
     about = "Adreno GPU load, clock and temperature (kgsl)"
     period_s = 0.25  # The driver averages the load over a window of a second or longer.
+    files = (
+        f"{_GPU}/gpu_busy_percentage",
+        f"{_GPU}/gpubusy",
+        f"{_GPU}/gpu_model",
+        f"{_GPU}/devfreq/cur_freq",
+        f"{_GPU}/gpuclk",
+        f"{_GPU}/temp",
+    )
 
     def __init__(self, busy: File, clock: File | None, heat: File | None) -> None:
         self._busy = busy
@@ -68,6 +77,7 @@ class QualcommMemory(Sensor):
     name = "qualcomm-memory"
     about = "Qualcomm DRAM clock"
     period_s = 0.05
+    files = (_DDR,)
     channels = (Channel("ddr clock", "frequency", covers=("memory",)),)
 
     def __init__(self, clock: File) -> None:
@@ -75,7 +85,7 @@ class QualcommMemory(Sensor):
 
     @classmethod
     def probe(cls, where: Where) -> QualcommMemory:
-        return cls(opened(where, "/sys/devices/system/cpu/bus_dcvs/DDR/cur_freq", _HINT))
+        return cls(opened(where, _DDR, _HINT))
 
     def read(self) -> Sequence[Value]:
         return [self._clock.number(1e3)]

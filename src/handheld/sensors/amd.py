@@ -25,6 +25,7 @@ class AmdGpu(Sensor):
     name = "amd-gpu"
     about = "AMD GPU load, power, memory, clocks and temperature"
     period_s = 0.05
+    files = tuple(f"/sys/class/drm/card*/device/{path}" for path, *_ in _FILES)
 
     def __init__(self, entries: list[tuple[Channel, File, float]]) -> None:
         self.channels = tuple(channel for channel, _, _ in entries)

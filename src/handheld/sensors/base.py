@@ -14,9 +14,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from handheld.errors import SensorLost, Unavailable
+
+if TYPE_CHECKING:
+    from handheld.sensors.mirror import Contents
 
 __all__ = ["UNITS", "Channel", "Sensor", "SensorLost", "Unavailable", "Value", "Where", "distinct", "natural"]
 
@@ -58,10 +61,15 @@ class Channel:
 
 @dataclass(frozen=True)
 class Where:
-    """Where sensors look: the root folder, and the process whose memory and time are measured."""
+    """Where sensors look: the root folder, and the process whose memory and time are measured.
+
+    On a target, the root is a mirror of its files, and `contents` has what was last read there (mirror.py).
+    """
 
     root: Path = Path("/")
     pid: int = field(default_factory=os.getpid)
+    page_bytes: int = field(default_factory=lambda: os.sysconf("SC_PAGE_SIZE"))
+    contents: Contents | None = None
 
     def path(self, path: str) -> Path:
         """An absolute path such as `/sys/class/thermal`, under the root."""
@@ -85,6 +93,11 @@ class Sensor(abc.ABC):
     name: ClassVar[str]  # short and stable: people and run files use it
     about: ClassVar[str]  # a description in a few words
     period_s: float = 0.01  # the time between two readings, unless the user sets another
+
+    #: The files that `probe` and `read` look at, with `*` and `?` for parts of names and `{pid}` for the process. By
+    #: these, the sensor is found and read on a target. Empty if files are not enough; `needs` says what it needs.
+    files: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[str] = "it does not say which files it reads (Sensor.files)"
 
     channels: tuple[Channel, ...] = ()
 

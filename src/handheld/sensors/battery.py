@@ -14,6 +14,10 @@ from handheld.sensors.base import Channel, Sensor, SensorLost, Value, Where
 from handheld.sensors.files import absent, label, opened, optional
 
 _HINT = "Some Android apps may not read it. Try: adb shell (as the shell user)"
+_FILES = (
+    *("type", "scope", "status", "power_now", "current_now", "voltage_now"),
+    *("charge_counter", "energy_now", "capacity", "temp"),
+)
 _LEAST_UA = 20_000  # 20 mA at 4 V are 80 mW. A machine that runs this code draws more.
 
 
@@ -21,6 +25,7 @@ class Battery(Sensor):
     name = "battery"
     about = "battery power while discharging, charge and temperature"
     period_s = 0.25  # fuel gauges measure every 0.25 to 30 s
+    files = tuple(f"/sys/class/power_supply/*/{name}" for name in _FILES)
 
     def __init__(self, where: Where, folder: Path) -> None:
         battery = folder.name

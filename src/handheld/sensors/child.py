@@ -20,11 +20,11 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from handheld.child import Message, Parent
 from handheld.sensors.base import Where
-from handheld.sensors.sink import Gap, Reading, Sink
+from handheld.sensors.sink import Cost, Gap, Reading, Sink
 from handheld.sensors.worker import Worker
 
 WRITE_S = 0.25  # time between two writes
@@ -33,11 +33,24 @@ MOST = 10.0  # the largest factor by which a period is stretched
 LOOK_S = 1.0  # time between two checks of the processor time used
 KEPT = 200_000  # readings kept in memory while the sink fails
 
+S = TypeVar("S", bound="Source")
 
-class Writer:
+
+class Source(Protocol):
+    """Where readings and gaps wait to be written: a `Worker`, or the replay of a target's source."""
+
+    readings: collections.deque[Reading]
+    gaps: collections.deque[Gap]
+
+    def silent(self) -> Gap | None: ...
+
+    def cost(self) -> Cost: ...
+
+
+class Writer(Generic[S]):
     """Moves readings from the workers to the sink, and keeps them in memory while the sink fails."""
 
-    def __init__(self, sink: Sink, workers: list[Worker]) -> None:
+    def __init__(self, sink: Sink, workers: list[S]) -> None:
         self.sink, self.workers = sink, workers
         self.problem = ""
         self.lost = self.gap_count = 0
@@ -99,7 +112,7 @@ def _drained(queue: collections.deque[Any]) -> list[Any]:
     return [queue.popleft() for _ in range(len(queue))]
 
 
-def summary(writer: Writer, pace: Pace, begun: float, cpu_s: float) -> Message:
+def summary(writer: Writer[Worker], pace: Pace, begun: float, cpu_s: float) -> Message:
     """What was read since `begun` and what it cost. `cpu_s` is this process's processor time at `begun`."""
     elapsed = time.monotonic() - begun
     sources = []
@@ -138,7 +151,7 @@ def load(name: str) -> Any:
     return value
 
 
-def prepare(job: Message) -> Writer:
+def prepare(job: Message) -> Writer[Worker]:
     where = Where(Path(job["root"]), job["pid"])
     sink: Sink = load(job["sink"])(job["path"])
     workers = [

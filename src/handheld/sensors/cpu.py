@@ -22,6 +22,7 @@ class CpuBusy(Sensor):
     name = "cpu"
     about = "busy time of each core (/proc/stat)"
     period_s = 0.01
+    files = ("/proc/stat",)
 
     def __init__(self, stat: File) -> None:
         self._stat = stat
@@ -31,7 +32,7 @@ class CpuBusy(Sensor):
 
     @classmethod
     def probe(cls, where: Where) -> CpuBusy:
-        sensor = cls(opened(where, "/proc/stat", _HINT))
+        sensor = cls(opened(where, "/proc/stat", _HINT, until="\nintr"))
         if not sensor.channels:
             raise Unavailable("/proc/stat names no core: this system hides them")
         return sensor
@@ -39,7 +40,7 @@ class CpuBusy(Sensor):
     def _busy(self) -> dict[str, float]:
         """Seconds of user, nice, system, irq and softirq time per core. User time includes guests."""
         seconds = {}
-        for line in self._stat.text().partition("\nintr")[0].splitlines():
+        for line in self._stat.text().splitlines():
             words = line.split()
             if words[0] != "cpu":
                 user, nice, system, _, _, irq, softirq = (int(word) for word in words[1:8])
@@ -60,6 +61,7 @@ class CpuClock(Sensor):
     name = "cpu-clock"
     about = "clock of each core (cpufreq)"
     period_s = 0.1
+    files = (f"{_CPU}/cpu*/cpufreq/scaling_cur_freq",)
 
     def __init__(self, files: dict[str, File]) -> None:
         self._files = list(files.values())
@@ -82,6 +84,7 @@ class CpuIdle(Sensor):
     name = "cpu-idle"
     about = "idle time of each core (cpuidle)"
     period_s = 0.25
+    files = (f"{_CPU}/cpu*/cpuidle/state*/time",)
 
     def __init__(self, files: dict[str, list[File]]) -> None:
         self._files = list(files.values())
@@ -91,7 +94,7 @@ class CpuIdle(Sensor):
     def probe(cls, where: Where) -> CpuIdle:
         cores: dict[str, list[File]] = {}
         for path in where.glob(f"{_CPU}/cpu[0-9]*/cpuidle/state*/time"):
-            cores.setdefault(path.parts[-4], []).append(File(path, keep=False))
+            cores.setdefault(path.parts[-4], []).append(File(path, keep=False, contents=where.contents))
         if not cores:
             raise Unavailable(f"there is no {_CPU}/cpu*/cpuidle/state*/time")
         opened(where, next(iter(cores.values()))[0].path, "Try: sudo")

@@ -9,23 +9,39 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from handheld.sensors.base import SensorLost, Unavailable, Value, Where
+
+if TYPE_CHECKING:
+    from handheld.sensors.mirror import Contents
 
 _SIZE = 1 << 16
 
 
 class File:
-    """One file. `keep=False` opens it anew for each reading; use it for sensors with hundreds of files."""
+    """One file. `keep=False` opens it anew for each reading; use it for sensors with hundreds of files.
 
-    def __init__(self, path: Path, keep: bool = True) -> None:
-        self.path, self.keep = path, keep
+    What follows the text `until` is not needed. A file of a target has its `contents`.
+    """
+
+    def __init__(self, path: Path, keep: bool = True, until: str = "", contents: Contents | None = None) -> None:
+        self.path, self.keep, self.until = path, keep, until
         self._fd = -1
+        self._contents = contents
+        if contents is not None:
+            contents.hold(self)
 
     def text(self) -> str:
         """The whole content, stripped. Raises OSError if the file cannot be read or was removed."""
+        text = self._bytes().decode("utf-8", "replace")
+        return (text.partition(self.until)[0] if self.until else text).strip()
+
+    def _bytes(self) -> bytes:
+        if self._contents is not None:
+            return self._contents.read(self.path)
         if not self.keep:
-            return self.path.read_bytes().decode("utf-8", "replace").strip()
+            return self.path.read_bytes()
         if self._fd < 0:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         elif not os.fstat(self._fd).st_nlink:  # The file was removed; the open descriptor would never change.
@@ -34,7 +50,7 @@ class File:
         parts = [os.pread(self._fd, _SIZE, 0)]
         while len(parts[-1]) == _SIZE:
             parts.append(os.pread(self._fd, _SIZE, sum(map(len, parts))))
-        return b"".join(parts).decode("utf-8", "replace").strip()
+        return b"".join(parts)
 
     def number(self, scale: float = 1.0) -> float:
         """The number in the file, times `scale`. Raises OSError or ValueError."""
@@ -75,10 +91,10 @@ def leading(text: str) -> float:
     return float(words[0])
 
 
-def opened(where: Where, path: Path | str, hint: str) -> File:
+def opened(where: Where, path: Path | str, hint: str, until: str = "") -> File:
     """The file, after a test read. If it cannot be read, raises Unavailable with the path, the reason and the hint."""
     full = where.path(path) if isinstance(path, str) else path
-    file = File(full)
+    file = File(full, until=until, contents=where.contents)
     try:
         file.text()
     except PermissionError:
@@ -93,6 +109,8 @@ def opened(where: Where, path: Path | str, hint: str) -> File:
 def absent(where: Where, folder: str, text: str, hint: str = "Try: sudo") -> Unavailable:
     """The error for a folder in which nothing was found: `text`, or that there is no permission to list the folder."""
     path = where.path(folder)
+    if where.contents is not None and where.contents.denied(path):
+        return Unavailable(f"no permission to list {folder}. {hint}")
     effective = os.access in os.supports_effective_ids
     if path.is_dir() and not os.access(path, os.R_OK | os.X_OK, effective_ids=effective):
         return Unavailable(f"no permission to list {folder}. {hint}")

@@ -90,6 +90,19 @@ def available(where: Where | None = None) -> list[Sensor]:
     return [found.sensor for found in find(where) if found.sensor is not None]
 
 
+def plugged_in() -> list[type[Sensor]]:
+    """The classes of the plug-ins that can be imported."""
+    classes = []
+    for point in _points():
+        try:
+            source = point.load()
+        except Exception:  # `find` reports it.
+            continue
+        if isinstance(source, type) and issubclass(source, Sensor):
+            classes.append(source)
+    return classes
+
+
 def _points() -> Iterator[metadata.EntryPoint]:
     yield from sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name)
 

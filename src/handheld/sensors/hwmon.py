@@ -22,6 +22,10 @@ class Hwmon(Sensor):
     name = "hwmon"
     about = "power, energy and temperature of other chips (hwmon)"
     period_s = 0.1
+    files = tuple(
+        f"/sys/class/hwmon/hwmon*/{name}"
+        for name in ("name", "power*_label", "energy*_label", "temp*_label", *(pattern for pattern, _, _ in _KINDS))
+    )
 
     def __init__(self, entries: list[tuple[File, str, str, float]]) -> None:
         self._files = [(file, scale) for file, _, _, scale in entries]

@@ -19,6 +19,17 @@ from pathlib import Path
 from handheld.sensors.base import Channel, Sensor, Unavailable, Value, Where, distinct
 from handheld.sensors.files import File, label, opened, optional, unless_all_missing
 
+_IIO = "/sys/bus/i2c/drivers/ina3221x/*-00*/iio?device*"
+_HWMON = "/sys/bus/i2c/drivers/ina3221/*-00*/hwmon/hwmon*"
+_GPUS = (
+    "/sys/devices/*.g*",
+    "/sys/devices/platform/gpu.0",
+    "/sys/devices/gpu.0",
+    "/sys/devices/platform/*.gpu",
+    "/sys/class/devfreq/*/device",
+)
+_ACTIVITY = ("/sys/kernel/actmon_avg_activity/mc_all", "/sys/kernel/debug/cactmon/mc_all")
+_EMC = "/sys/kernel/debug/bpmp/debug/clk/emc/rate"
 _HINT = "Try: sudo, or add your user to the group that owns it"
 _PARTS = (
     ("gpu", "GPU"),
@@ -42,6 +53,13 @@ class JetsonPower(Sensor):
     name = "jetson-power"
     about = "Jetson power by rail (INA3221)"
     period_s = 0.01
+    files = (
+        f"{_IIO}/rail_name_?",
+        f"{_IIO}/in_power?_input",
+        f"{_HWMON}/in?_label",
+        f"{_HWMON}/in?_input",
+        f"{_HWMON}/curr?_input",
+    )
 
     def __init__(self, rails: list[tuple[str, Callable[[], Value]]]) -> None:
         self._reads = [read for _, read in rails]
@@ -67,7 +85,7 @@ class JetsonPower(Sensor):
 def _rails_iio(where: Where) -> list[tuple[str, Callable[[], Value]]]:
     """Rails of TX2, Nano and Xavier. The folder is `0-0040/iio:device0`, in older releases `0-0040/iio_device`."""
     rails: dict[tuple[str, int], tuple[str, Callable[[], Value]]] = {}
-    for folder in where.glob("/sys/bus/i2c/drivers/ina3221x/*-00*/iio?device*"):
+    for folder in where.glob(_IIO):
         for n in range(3):
             name = label(folder / f"rail_name_{n}")
             if name and name != "NC" and (folder.parent.name, n) not in rails:
@@ -79,7 +97,7 @@ def _rails_iio(where: Where) -> list[tuple[str, Callable[[], Value]]]:
 def _rails_hwmon(where: Where) -> list[tuple[str, Callable[[], Value]]]:
     """Rails of Orin. A channel that is switched off gives an I/O error and is left out."""
     rails = []
-    for folder in where.glob("/sys/bus/i2c/drivers/ina3221/*-00*/hwmon/hwmon*"):
+    for folder in where.glob(_HWMON):
         for n in (1, 2, 3):
             name = label(folder / f"in{n}_label")
             volts = optional(where, folder / f"in{n}_input")
@@ -103,6 +121,10 @@ class JetsonGpu(Sensor):
     name = "jetson-gpu"
     about = "Jetson GPU load and clock"
     period_s = 0.02
+    files = (
+        *(f"{folder}/{name}" for folder in _GPUS for name in ("load", "devfreq/*/cur_freq")),
+        "/sys/class/devfreq/*/cur_freq",
+    )
 
     def __init__(self, load: File, clock: File | None) -> None:
         self._load, self._clock = load, clock
@@ -113,17 +135,7 @@ class JetsonGpu(Sensor):
 
     @classmethod
     def probe(cls, where: Where) -> JetsonGpu:
-        devices = [
-            path
-            for pattern in (
-                "/sys/devices/*.g*",
-                "/sys/devices/platform/gpu.0",
-                "/sys/devices/gpu.0",
-                "/sys/devices/platform/*.gpu",
-                "/sys/class/devfreq/*/device",
-            )
-            for path in where.glob(pattern)
-        ]
+        devices = [path for pattern in _GPUS for path in where.glob(pattern)]
         for device in devices:
             if (device / "load").is_file():
                 clocks: list[Path] = [device.parent / "cur_freq"]
@@ -148,6 +160,7 @@ class JetsonMemory(Sensor):
     name = "jetson-memory"
     about = "Jetson memory controller activity (compare with a saturating copy)"
     period_s = 0.02
+    files = (*_ACTIVITY, _EMC)
     channels = (
         Channel("emc activity", "utilisation", covers=("memory",)),
         Channel("emc clock", "frequency", covers=("memory",)),
@@ -158,18 +171,17 @@ class JetsonMemory(Sensor):
 
     @classmethod
     def probe(cls, where: Where) -> JetsonMemory:
-        paths = ("/sys/kernel/actmon_avg_activity/mc_all", "/sys/kernel/debug/cactmon/mc_all")
         hint = "Only root may read it. Try: sudo"
         problem = None
-        for path in paths:
+        for path in _ACTIVITY:
             try:
-                return cls(opened(where, path, hint), opened(where, "/sys/kernel/debug/bpmp/debug/clk/emc/rate", hint))
+                return cls(opened(where, path, hint), opened(where, _EMC, hint))
             except Unavailable as error:
                 denied = problem is not None and "permission" in str(problem)
                 problem = problem if denied else error
         if problem is not None and "permission" in str(problem):
             raise problem
-        raise Unavailable(f"there is no {paths[0]} and no {paths[1]}: not a Jetson, or not root")
+        raise Unavailable(f"there is no {_ACTIVITY[0]} and no {_ACTIVITY[1]}: not a Jetson, or not root")
 
     def read(self) -> Sequence[Value]:
         activity, clock = self._activity.value(1e3), self._clock.value()

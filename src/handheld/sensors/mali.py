@@ -43,6 +43,7 @@ class _Mali(Sensor):
 class MaliExynos(_Mali):
     name = "mali-exynos"
     about = "Mali GPU of Samsung Exynos: load, clock, memory clock"
+    files = ("/sys/kernel/gpu/gpu_busy", "/sys/kernel/gpu/gpu_clock", "/sys/class/devfreq/*devfreq_mif/cur_freq")
 
     @classmethod
     def probe(cls, where: Where) -> MaliExynos:
@@ -60,6 +61,7 @@ class MaliExynos(_Mali):
 class MaliPixel(_Mali):
     name = "mali-pixel"
     about = "Mali GPU of Google Pixel: load, clock"
+    files = ("/sys/devices/platform/*.mali/utilization", "/sys/devices/platform/*.mali/cur_freq")
 
     @classmethod
     def probe(cls, where: Where) -> MaliPixel:
@@ -74,6 +76,7 @@ class MaliPixel(_Mali):
 class MaliMediatek(_Mali):
     name = "mali-mediatek"
     about = "Mali GPU of MediaTek: load, clock"
+    files = ("/sys/kernel/ged/hal/gpu_utilization", "/sys/kernel/ged/hal/current_freqency")
 
     @classmethod
     def probe(cls, where: Where) -> MaliMediatek:

@@ -19,10 +19,11 @@ class ProcessUse(Sensor):
     name = "process"
     about = "resident memory and processor time of the process"
     period_s = 0.01
+    files = ("/proc/{pid}/statm", "/proc/{pid}/stat")
 
-    def __init__(self, statm: File, stat: File) -> None:
+    def __init__(self, statm: File, stat: File, page_bytes: int) -> None:
         self._statm, self._stat = statm, stat
-        self._page, self._tick = os.sysconf("SC_PAGE_SIZE"), 1.0 / os.sysconf("SC_CLK_TCK")
+        self._page, self._tick = page_bytes, 1.0 / os.sysconf("SC_CLK_TCK")
         self.channels = (
             Channel("resident", "memory", covers=("process",)),
             Channel("shared", "memory", covers=("process",), part_of="resident"),
@@ -31,7 +32,8 @@ class ProcessUse(Sensor):
 
     @classmethod
     def probe(cls, where: Where) -> ProcessUse:
-        sensor = cls(opened(where, f"/proc/{where.pid}/statm", _HINT), opened(where, f"/proc/{where.pid}/stat", _HINT))
+        statm, stat = (opened(where, f"/proc/{where.pid}/{name}", _HINT) for name in ("statm", "stat"))
+        sensor = cls(statm, stat, where.page_bytes)
         try:
             sensor.read()
         except SensorLost as error:
@@ -83,6 +85,7 @@ class SystemMemory(_Lines):
     name = "memory"
     about = "memory of the system (/proc/meminfo)"
     period_s = 0.05
+    files = ("/proc/meminfo",)
 
     @classmethod
     def probe(cls, where: Where) -> SystemMemory:
@@ -96,6 +99,7 @@ class ProcessShares(_Lines):
     name = "process-shares"
     about = "memory of the process by kind (smaps_rollup)"
     period_s = 5.0
+    files = ("/proc/{pid}/smaps_rollup",)
 
     @classmethod
     def probe(cls, where: Where) -> ProcessShares:

@@ -141,6 +141,7 @@ class NvidiaPower(Sensor):
 
     name = "nvidia-power"
     about = "NVIDIA GPU power and energy (NVML)"
+    needs = "it is read through a library (NVML)"
     period_s = 0.01
 
     def __init__(self, nvml: Nvml) -> None:
@@ -233,6 +234,7 @@ class NvidiaState(Sensor):
 
     name = "nvidia"
     about = "NVIDIA GPU load, memory, clocks and temperature (NVML)"
+    needs = "it is read through a library (NVML)"
     period_s = 0.1
 
     def __init__(self, nvml: Nvml) -> None:

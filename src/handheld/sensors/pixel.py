@@ -34,6 +34,7 @@ class PixelRails(Sensor):
     name = "pixel-rails"
     about = "Pixel energy by rail (ODPM)"
     period_s = 0.02
+    files = ("/sys/bus/iio/devices/iio:device*/energy_value", "/sys/bus/iio/devices/iio:device*/enabled_rails")
 
     def __init__(self, files: list[File], subsystems: dict[str, str]) -> None:
         self._files = files

@@ -24,6 +24,11 @@ class Rapl(Sensor):
     name = "rapl"
     about = "Intel and AMD processor energy (RAPL)"
     period_s = 0.01  # The counters change every millisecond.
+    files = (
+        "/sys/class/powercap/intel-rapl:*/name",
+        "/sys/class/powercap/intel-rapl:*/energy_uj",
+        "/sys/class/powercap/intel-rapl:*/max_energy_range_uj",
+    )
 
     def __init__(self, files: list[File], channels: list[Channel]) -> None:
         self._files, self.channels = files, tuple(channels)

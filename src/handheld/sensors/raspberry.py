@@ -27,6 +27,7 @@ class RaspberryPi(Sensor):
     name = "raspberry-pi"
     about = "Raspberry Pi 5 power by rail (vcgencmd)"
     period_s = 0.1  # Each reading starts a process, and the chip does not measure faster.
+    needs = "it is read by a command (vcgencmd)"
 
     def __init__(self, command: str) -> None:
         self._command = command

@@ -14,6 +14,7 @@ class Thermal(Sensor):
     name = "thermal"
     about = "temperature of each thermal zone"
     period_s = 0.25
+    files = ("/sys/class/thermal/thermal_zone*/type", "/sys/class/thermal/thermal_zone*/temp")
 
     def __init__(self, zones: list[tuple[str, File]]) -> None:
         self._files = [file for _, file in zones]

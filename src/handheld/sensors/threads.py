@@ -16,6 +16,7 @@ class ProcessThreads(Sensor):
     name = "process-threads"
     about = "processor time of threads that the process starts"
     period_s = 0.05
+    needs = "it lists the folder of the process's threads at every reading"
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

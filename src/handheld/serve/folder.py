@@ -138,7 +138,7 @@ def _row(name: str, run: Run) -> Listed:
     return Listed(
         name=name,
         what=title(run),
-        device=str((run.meta.get("caps") or {}).get("name") or run.meta.get("device") or "not known"),
+        device=_device(run),
         batch=next((step.batch for step in run.steps()), None),
         step_ms=times.median if times is not None and times.n >= FEW else run.step_ms()[0],
         steps=len(run.steps()),
@@ -147,6 +147,13 @@ def _row(name: str, run: Run) -> Listed:
         begun=begun * 1e-9 if begun else None,
         status=status(run),
     )
+
+
+def _device(run: Run) -> str:
+    """Two phones of one model have devices of one name, so the target is named too."""
+    name = str((run.meta.get("caps") or {}).get("name") or run.meta.get("device") or "not known")
+    target = run.meta.get("target")
+    return f"{name} of {target}" if target else name
 
 
 def status(run: Run) -> str:

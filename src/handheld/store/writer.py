@@ -14,7 +14,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import resources
 from pathlib import Path
 
@@ -30,10 +30,11 @@ MOST_ROWS = 100_000  # rows kept in memory while writing fails
 
 
 class RunWriter:
-    """A new run file. Any thread may `put` rows; `close` commits the rest."""
+    """A new run file. Any thread may `put` rows; `close` commits the rest. Notes get their time from `clock`."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.path = Path(path)
+        self.clock = clock
         self.problem = ""
         self.lost = 0
         self._rows: list[tuple[str, tuple[object, ...]]] = []
@@ -70,7 +71,7 @@ class RunWriter:
             self.put("meta", key, json.dumps(value))
 
     def note(self, kind: str, text: str) -> None:
-        self.add(NoteRow(time.monotonic_ns(), kind, text))
+        self.add(NoteRow(self.clock(), kind, text))
 
     def commit(self) -> None:
         with self._commit_lock:

@@ -26,23 +26,17 @@ from handheld.studies.derived2022 import (
 )
 from handheld.studies.evidence2022 import Ratio, busy, ratio
 from handheld.studies.ways2022 import APART, NAIVE, OPTIMISED, PER_OP, REFERENCE
+from handheld.targets.names import is_remote
 
 Row = dict[str, Any]
 
 
 def answers(result: Row) -> list[Row]:
     """The study's questions, answered for this device. Each has `question`, `answer` and `kind` (good, bad or note)."""
-    answers = []
-    if on_cpu(result):
-        answers.append(
-            {
-                "question": "Which processors are compared?",
-                "kind": "note",
-                "answer": f"This OpenCL device is the CPU ({result['caps']['name']}): both sides run "
-                "on the same cores. The answers compare two ways to program them, and say "
-                "nothing about a GPU.",
-            }
-        )
+    compared = _compared(result)
+    answers: list[Row] = []
+    if compared:
+        answers.append({"question": "Which processors are compared?", "kind": "note", "answer": compared})
     for make in (_wins, _wins_apart, _share, _cost, _kernels, _layers):
         answer = make(result)
         if answer is not None:
@@ -58,8 +52,31 @@ def answers(result: Row) -> list[Row]:
     return answers
 
 
+def _compared(result: Row) -> str:
+    """What is unusual about the two processors; empty if they are the GPU and the CPU of this machine."""
+    name = result["caps"]["name"]
+    if is_remote(result["device"]):
+        return (
+            f"Those of two machines: {name} of {result['device']}, and the CPU of this computer "
+            f"({result['machine']['processor']}), because PyTorch runs here. The answers say nothing about the CPU of "
+            f"{result['device']}."
+        )
+    if on_cpu(result):
+        return (
+            f"This OpenCL device is the CPU ({name}): both sides run on the same cores. The answers compare two ways "
+            "to program them, and say nothing about a GPU."
+        )
+    return ""
+
+
 def _name(result: Row) -> str:
+    if is_remote(result["device"]):
+        return str(result["device"])
     return "OpenCL on the CPU" if on_cpu(result) else "the GPU"
+
+
+def _cpu(result: Row) -> str:
+    return "the CPU of this computer" if is_remote(result["device"]) else "the CPU"
 
 
 def _wins(result: Row) -> Row | None:
@@ -71,7 +88,7 @@ def _wins(result: Row) -> Row | None:
     }
     if not cross["widths"] and not models:
         return None
-    texts = [_from_width(cross, f"{_name(result)} trains faster than the CPU")]
+    texts = [_from_width(cross, _name(result), "trains faster than", _cpu(result))]
     if models:
         texts.append(f"Of the study's models: {_told(models)}.")
     verdicts = [found.above(1.0) for found in (*models.values(), *cross["ratios"].values())]
@@ -104,14 +121,15 @@ def _wins_apart(result: Row) -> Row | None:
     slower = any(found.above(1.0) is False for found in cross["ratios"].values())
     return {
         "question": "And if the tensors of every op are moved, as in the study?",
-        "answer": _sentence(_from_width(cross, f"{_name(result)} would train faster than the CPU")),
+        "answer": _sentence(_from_width(cross, _name(result), "would train faster than", _cpu(result))),
         "kind": "bad" if cross["from_width"] is None and slower else "note",
         "from_width": cross["from_width"],
     }
 
 
-def _from_width(cross: Row, what: str) -> str:
+def _from_width(cross: Row, name: str, wins: str, cpu: str) -> str:
     """A sentence that begins with a lower-case letter."""
+    what = f"{name} {wins} {cpu}"
     if not cross["widths"]:
         return "no sweep of widths was measured."
     widest = max(cross["widths"])
@@ -121,7 +139,7 @@ def _from_width(cross: Row, what: str) -> str:
             return f"this cannot be told here: {last.why}."
         untold = [width for width, found in cross["ratios"].items() if found.above(1.0) is not False]
         reach = "at" if untold else "up to"
-        return f"no: {reach} a width of {widest:,} the CPU is faster ({_times(last.value)} at {widest:,})."
+        return f"no: {reach} a width of {widest:,} {cpu} is faster ({_times(last.value)} at {widest:,})."
     if cross["from_width"] == min(cross["widths"]):
         return (
             f"yes: {what} at every width tried, from {cross['from_width']:,} up ({_times(last.value)} at {widest:,})."
@@ -262,7 +280,7 @@ def _kernels(result: Row) -> Row | None:
     worth = (
         f"{gain:.1f} times as fast" if verdict is not None else f"which is faster cannot be told here ({better.why})"
     )
-    cpu = f"; PyTorch on the CPU {best[REFERENCE][0]:.3g} GFLOP/s" if REFERENCE in best else ""
+    cpu = f"; PyTorch on {_cpu(result)} {best[REFERENCE][0]:.3g} GFLOP/s" if REFERENCE in best else ""
     theirs = [b / a for a, b in zip(paper.GFLOPS[paper.STOCK], paper.GFLOPS[paper.GPU], strict=True)]
     return {
         "question": "What are better kernels worth?",

@@ -21,15 +21,17 @@ from typing import Any
 import numpy as np
 
 from handheld import cache, suite
-from handheld.backends.base import describe
-from handheld.backends.opencl.devices import find
+from handheld.analyse.busy import others_in
+from handheld.backends.base import describe, stable_name
 from handheld.backends.opencl.programs import Kept
-from handheld.device import canonical
+from handheld.device import canonical, takes_launches
 from handheld.errors import OutOfMemory, StudyError
 from handheld.measure.load import Load
 from handheld.measure.transfers import SECONDS, SIZES, launch_times, transfer_times
-from handheld.profile.facts import code_state, machine, versions
+from handheld.profile.facts import code_state, versions
+from handheld.profile.machine import machine
 from handheld.studies.ways2022 import APART, RECORDED, WAYS, Resident, Way, check_equal, open_way
+from handheld.targets.names import is_remote, is_target
 
 FORMAT, VERSION = "handheld study das2022", 1
 RESULT, PAGE = "das2022.json", "das2022.html"
@@ -61,17 +63,17 @@ class Settings:
 
 def begin(settings: Settings) -> Row:
     """A result without measurements: the device, the versions, the date and the settings."""
-    if settings.device.partition(":")[0] != "opencl":
+    if not takes_launches(settings.device):
         raise StudyError(
             f"the study compares OpenCL with the CPU, but {settings.device} is not an OpenCL device. Try: --on opencl"
         )
-    device = find(settings.device)
+    caps = describe(settings.device)
     return {
         "handheld": FORMAT,
         "version": VERSION,
         "complete": False,
-        "device": f"opencl:{device.name}",
-        "caps": device.caps.to_json(),
+        "device": stable_name(settings.device),
+        "caps": caps.to_json(),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "batch": BATCH,
         "steps": settings.steps,
@@ -85,25 +87,70 @@ def begin(settings: Settings) -> Row:
         "transfers": {},
         "launches": {},
         "others": None,
-        "notes": [],
+        "notes": _notes(settings.device),
     }
+
+
+def _notes(device: str) -> list[str]:
+    """What differs from the study if the device is reached through a runner."""
+    if not is_target(device):
+        return []
+    notes = ["tensors at the host cross the connection to the runner, so the per-op ways include it"]
+    if is_remote(device):
+        notes.append(f"the CPU ways run on this computer, not on {device}: no PyTorch is needed there")
+    return notes
+
+
+def unfinished(path: Path, new: Row) -> Row | None:
+    """The result in `path` if it can be continued: it is incomplete, and of the same device, settings and version."""
+    try:
+        old = read(path)
+    except StudyError:
+        return None
+    same = ("device", "caps", "batch", "steps", "rounds", "versions", "cpu")
+    ignored = ("global_mem_bytes", "max_alloc_bytes")  # What is free now is different every time.
+    seen = [{**row, "caps": {k: v for k, v in row["caps"].items() if k not in ignored}} for row in (old, new)]
+    continued = not old["complete"] and all(seen[0].get(name) == seen[1].get(name) for name in same)
+    return old if continued else None
+
+
+def parts_done(result: Row) -> int:
+    """How many parts a result has."""
+    skipped = [note for note in result["notes"] if note.startswith("width ")]
+    return sum(map(len, (result["models"], result["sweep"], skipped))) + bool(result["launches"])
 
 
 def measure(settings: Settings, result: Row, path: Path, tell: Tell = lambda what, part: None) -> None:
     """Measure the whole study into a result from `begin`, and write it to `path` after each part.
 
-    After an interruption, the result holds everything that was measured until then.
+    After an interruption, the result holds everything that was measured until then. Parts that it has are not
+    measured again.
     """
-    kept, load = Kept(settings.device), Load()
-    jobs: list[tuple[str, Callable[[], None]]] = [
-        ("transfers", partial(_transfers, settings, result)),
-        *((name.upper(), partial(_model, name, settings, kept, result)) for name in settings.models),
-        *((f"width {width}", partial(_width, width, settings, kept, result)) for width in settings.widths),
+    kept, load = None if is_target(settings.device) else Kept(settings.device), Load()
+    before = others_in(result.get("others"))  # while the parts were measured that the result has
+    widths = {row["width"] for row in result["sweep"]}
+    skipped = {note.partition(" was skipped")[0] for note in result["notes"]}
+    jobs: list[tuple[str, bool, Callable[[], None]]] = [
+        ("transfers", bool(result["launches"]), partial(_transfers, settings, result)),
+        *(
+            (name.upper(), name in result["models"], partial(_model, name, settings, kept, result))
+            for name in settings.models
+        ),
+        *(
+            (
+                f"width {width}",
+                width in widths or f"width {width}" in skipped,
+                partial(_width, width, settings, kept, result),
+            )
+            for width in settings.widths
+        ),
     ]
-    for place, (what, job) in enumerate(jobs):
+    for place, (what, done, job) in enumerate(jobs):
         tell(what, place / len(jobs))
-        job()
-        others = load.so_far()
+        if not done:
+            job()
+        now = load.so_far()
+        others = now.joined(before) if now else before
         result["others"] = others.to_json() if others else None
         result["complete"] = place == len(jobs) - 1
         cache.write_json(path, result)
@@ -149,12 +196,12 @@ def _transfers(settings: Settings, result: Row) -> None:
     }
 
 
-def _model(name: str, settings: Settings, kept: Kept, result: Row) -> None:
+def _model(name: str, settings: Settings, kept: Kept | None, result: Row) -> None:
     workload = suite.get(name)
     result["models"][name] = _measured(workload, WAYS, settings, kept, result)
 
 
-def _width(width: int, settings: Settings, kept: Kept, result: Row) -> None:
+def _width(width: int, settings: Settings, kept: Kept | None, result: Row) -> None:
     """Two layers of one width, so that a step has all three products: the output, the gradient of the weights, and the
     gradient of the input."""
     slow = {
@@ -174,7 +221,7 @@ def _width(width: int, settings: Settings, kept: Kept, result: Row) -> None:
     result["sweep"].append({"width": width, **row})
 
 
-def _measured(workload: Any, names: Sequence[str], settings: Settings, kept: Kept, result: Row) -> Row:
+def _measured(workload: Any, names: Sequence[str], settings: Settings, kept: Kept | None, result: Row) -> Row:
     """Measure all ways to run a workload, in turns."""
     step = workload.step(BATCH)
     with contextlib.ExitStack() as stack:

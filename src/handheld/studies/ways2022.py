@@ -277,7 +277,7 @@ class Apart(Way):
         self.perop.close()
 
 
-def open_way(name: str, workload: Workload, step: Step, batch: int, device: str, kept: Kept) -> Way:
+def open_way(name: str, workload: Workload, step: Step, batch: int, device: str, kept: Kept | None) -> Way:
     if name == PYTORCH:
         return PyTorch(workload, batch)
     data = workload.batch(batch)

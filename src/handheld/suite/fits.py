@@ -34,5 +34,5 @@ def needed(workload: Workload, batch: int, device: str = "adreno-740") -> Need:
     caps = replace(DeviceCaps.shipped(device), global_mem_bytes=_ROOM, max_alloc_bytes=_ROOM)
     step = workload.step(batch, evaluate=False)
     graphs = [name for name, _ in workload.runs(workload.batch(1))]
-    plan = step.plan("opencl", caps=caps, graphs=graphs)
+    plan = step.plan("opencl", caps=caps, graphs=graphs, recompute=False)
     return Need(workload.name, workload.size, batch, plan.bytes - plan.arena_bytes, plan.arena_bytes)

@@ -1,7 +1,6 @@
 """Builds the programs of a plan.
 
-Each distinct text is built once, several at the same time. On a CPU the texts of a family are merged into one
-program (merge.py) and use all vectors of the processor (widen.py).
+Each program of the plan (plan/texts.py) is built once, several at the same time.
 """
 
 from __future__ import annotations
@@ -11,15 +10,14 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, NamedTuple
 
 from handheld.backends.opencl.devices import find, opencl
-from handheld.backends.opencl.merge import merge, renamed
-from handheld.backends.opencl.widen import texts_of
 from handheld.errors import BuildError
-from handheld.plan.lowering import family
+from handheld.plan.quirks import build_threads
+from handheld.plan.texts import ProgramText, program_texts
 from handheld.progress import Progress, listener
 
 if TYPE_CHECKING:
@@ -44,10 +42,10 @@ class Kept:
 
 
 class _Built(NamedTuple):
-    """The program that contains a text, and the number of the text in it; None if it is the only one."""
+    """The program that contains a text."""
 
     program: cl.Program
-    number: int | None
+    source: ProgramText
 
 
 def _hold_signals() -> None:
@@ -84,42 +82,29 @@ class Programs:
         self, plan: Plan, context: cl.Context, kept: Kept | None = None, before: Programs | None = None
     ) -> None:
         self._device, self._context, self._kept = plan.device, context, kept
-        merged = plan.caps.kind == "cpu" and kept is None  # Compilers for CPUs are slow with many programs.
-        #: Family -> text -> the first launch with this text. Without merging, each text is its own family.
-        self._families: dict[str, dict[str, Launch]] = {}
-        launches = []
-        for graph in plan.graphs.values():
-            for node, lowered in zip(graph.graph.nodes, graph.lowered, strict=True):
-                for launch in lowered.launches:
-                    launches.append(launch)
-                    group = family(node.op) if merged else launch.text
-                    self._families.setdefault(group, {}).setdefault(launch.text, launch)
-        self._texts = texts_of(launches, plan.caps)
+        self._most_threads = build_threads(plan.caps)
         old = {} if before is None else before._built()
+        known = {} if before is None else {text: before._texts[text] for text in old}
+        merged = kept is None  # Those that are kept serve other plans too, which merge other texts.
+        texts = program_texts(plan, merged, known)
+        self._programs = texts.programs
+        self._texts: dict[str, str] = texts.compiled
         #: Text -> the program that already contains it.
-        self._ready = {
-            text: old[text]
-            for text in self._texts
-            if before is not None and text in old and before._texts[text] == self._texts[text]
-        }
-        rest = {
-            group: {text: launch for text, launch in texts.items() if text not in self._ready}
-            for group, texts in self._families.items()
-        }
-        self._families = {group: texts for group, texts in rest.items() if texts}
+        self._ready = {text: old[text] for text in self._texts if text in old and known[text] == self._texts[text]}
         self._building: dict[str, Future[dict[str, _Built]]] = {}
         self._turns: dict[str, int] = {}
 
     @contextlib.contextmanager
     def building(self, threads: int | None) -> Iterator[None]:
         """Builds programs in the background. Inside the `with` block, `kernel` waits for a single program."""
+        threads = threads or self._most_threads
         with ThreadPoolExecutor(max_workers=threads or os.cpu_count() or 1) as pool:
-            count = _Count(len(self._families), listener())
+            count = _Count(len(self._programs), listener())
             try:
-                for texts in self._families.values():
-                    building = pool.submit(self._build_family, texts)
+                for source in self._programs:
+                    building = pool.submit(self._build, source)
                     building.add_done_callback(count)
-                    self._building.update(dict.fromkeys(texts, building))
+                    self._building.update(dict.fromkeys(source.members, building))
                 self._turns = {text: n for n, text in enumerate(self._building)}
                 if threads == 1:  # Then nothing may run at the same time: Oclgrind would crash.
                     wait(self._building.values())
@@ -135,9 +120,9 @@ class Programs:
     def kernel(self, launch: Launch) -> cl.Kernel:
         """Waits for the program of a launch and returns its kernel."""
         ready = self._ready.get(launch.text)
-        program, number = ready or self._building[launch.text].result()[launch.text]
+        program, source = ready or self._building[launch.text].result()[launch.text]
         _hold_signals()
-        name = launch.kernel if number is None else renamed(launch.kernel, number)
+        name = source.kernel(launch)
         api = opencl()
         try:
             kernel: cl.Kernel = api.Kernel(program, name)
@@ -155,30 +140,31 @@ class Programs:
     def _built(self) -> dict[str, _Built]:
         return {**self._ready, **{text: future.result()[text] for text, future in self._building.items()}}
 
-    def _build_family(self, first: Mapping[str, Launch]) -> dict[str, _Built]:
-        texts = sorted(first)  # The program must not depend on the order of launches.
-        if len(texts) == 1:
-            return {texts[0]: _Built(self._build_one(first[texts[0]]), None)}
+    def _build(self, source: ProgramText) -> dict[str, _Built]:
+        if len(source.members) == 1:
+            return self._build_one(source)
         try:
-            whole = self._program(merge([self._texts[text] for text in texts]))
-            return {text: _Built(whole, i) for i, text in enumerate(texts)}
+            whole = self._program(source.text)
+            return {text: _Built(whole, source) for text in source.members}
         except opencl().Error as error:  # Building them separately shows whether a single text is at fault.
             problem = str(error)[:1000]
-        built = {text: _Built(self._build_one(first[text]), None) for text in texts}
+        built: dict[str, _Built] = {}
+        for single in source.separate():
+            built |= self._build_one(single)
         warnings.warn(
-            f"programs built separately: {self._device} could not build {len(texts)} programs as one. This takes "
+            f"programs built separately: {self._device} could not build {len(built)} programs as one. This takes "
             f"longer but does not change results: {problem}",
             stacklevel=2,
         )
         return built
 
-    def _build_one(self, launch: Launch) -> cl.Program:
-        text = self._texts[launch.text]
+    def _build_one(self, source: ProgramText) -> dict[str, _Built]:
+        ((text, launch),) = source.launches.items()
         try:
-            return self._program(text)
+            return {text: _Built(self._program(source.text), source)}
         except opencl().Error as error:
             raise BuildError(
-                f"{self._device} could not build kernel {launch.kernel}:\n{error}\n--- source ---\n{text}"
+                f"{self._device} could not build kernel {launch.kernel}:\n{error}\n--- source ---\n{source.text}"
             ) from None
 
     def _program(self, text: str) -> cl.Program:

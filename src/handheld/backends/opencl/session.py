@@ -2,7 +2,7 @@
 
     devices    finds devices and names them
     memory     the memory of the plan on the device (staging: host memory for uploads)
-    programs   builds kernels (merge, widen)
+    programs   builds kernels
     bind       gives kernels their arguments, once
     submit     gives launches to the device
 
@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from handheld.backends.base import ClockMark, Counters, Session, open_session
+from handheld.backends.base import ClockMark, Counters, Session, check_device, open_session
 from handheld.backends.opencl.bind import bind
 from handheld.backends.opencl.devices import find, opencl
 from handheld.backends.opencl.memory import Memory, NodePlaces
 from handheld.backends.opencl.programs import Kept, Programs
+from handheld.backends.opencl.record import submitter_for
 from handheld.backends.opencl.staging import Flight, Staging
-from handheld.backends.opencl.submit import Bound, Enqueuer, Notes, Submitter, Work
+from handheld.backends.opencl.submit import Bound, Notes, Submitter, Work
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
 from handheld.graph.dtypes import DTYPES
@@ -45,6 +46,10 @@ SMALL = 4096
 
 def describe(device: str) -> DeviceCaps:
     return find(device).caps
+
+
+def stable_name(device: str) -> str:
+    return f"opencl:{find(device).name}"
 
 
 class _Download:
@@ -84,10 +89,10 @@ class OpenCLSession(Session):
         api = self._api = opencl()
         self._slots = plan.slots
         self._found = find(plan.device)
-        self._check_device()
+        check_device(plan, self._found.caps)
         if not isinstance(submitter, Submitter | None):
             raise DeviceError(f"submitter={submitter!r:.60} must be a Submitter. Try: plan.start(submitter=Enqueuer())")
-        self._submitter = Enqueuer() if submitter is None else submitter
+        self._submitter = submitter_for(self._found.device) if submitter is None else submitter
         self._flight = Flight()
         self._timed: cl.CommandQueue | None = None  # keeps times; created for the first recording
         self._mark: cl.Buffer | None = None
@@ -115,14 +120,6 @@ class OpenCLSession(Session):
         for event, _ in writes:
             if event is not None:
                 event.wait()
-
-    def _check_device(self) -> None:
-        actual, planned = self._found.caps, self.plan.caps
-        if actual.name != planned.name:
-            raise DeviceError(
-                f"the plan was made for {planned.name}, but {self.plan.device} is {actual.name}. "
-                "Try: make the plan again"
-            )
 
     @property
     def device_name(self) -> str:

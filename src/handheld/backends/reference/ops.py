@@ -38,6 +38,8 @@ def run_node(
         results: Sequence[T] = interpret.run(node.program, node.stores, space)
     elif node.op in _OPS:
         own = [arrays.view(view) for view in node.inputs[: OPS[node.op].inputs]]
+        if attrs.get("arithmetic") == "half" and float_dtype == torch.float32:
+            own = [x.to(torch.float16).to(float_dtype) for x in own]
         results = _OPS[node.op](attrs, *own)
         if OPS[node.op].epilogue:
             space = interpret.Space(attrs["shape"], (), node.inputs, arrays, results[0])

@@ -160,6 +160,10 @@ class ReferenceSession(Session):
     def read_slot(self, name: str) -> np.ndarray:
         return np.asarray(_Value(self._slots[name]).read()).reshape(self._shapes[name])
 
+    def exact_slot(self, name: str) -> np.ndarray:
+        """Returns a copy of the slot's value in the precision in which it was computed."""
+        return self._slots[name].cpu().numpy().copy()
+
     def write_slot(self, name: str, array: np.ndarray) -> None:
         # The counters of a state dict are int64, those of a slot int32. A graph before fusion starts without values.
         held, given = self._slots.get(name), self._to(array)

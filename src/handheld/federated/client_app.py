@@ -1,0 +1,199 @@
+"""The ClientApp of Flower: turns a message into work of a `Site`, and its result into the reply."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from handheld.data.batches import Data, sizes_in
+from handheld.errors import DataError, HandheldError
+from handheld.federated.compress import Form, encode
+from handheld.federated.flower import (
+    ClientApp,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+    array_record,
+    arrays_in,
+    config_in,
+)
+from handheld.federated.local import DataSource, Facts, Site, Work, batches_in, samples_in
+from handheld.federated.model import StepSource, mark, version
+from handheld.federated.shared_step import shared
+from handheld.run.metrics import Metric
+
+#: The records of a message. "arrays" and "config" are the names that Flower's strategies use.
+ARRAYS, CONFIG, METRICS, FACTS, LEFT = "arrays", "config", "metrics", "handheld", "handheld-left"
+#: Started devices of this process: Flower may keep a process for several messages.
+_SITES: dict[tuple[int, int, str, int | None], Site] = {}  # by app, run, device and memory limit
+
+
+def client(
+    step: StepSource,
+    data: DataSource | tuple[Data | None, Data | None],
+    *,
+    device: str = "opencl",
+    metrics: Mapping[str, Metric] | None = None,
+    memory_limit_bytes: int | None = None,
+    runs: str | Path | None = None,
+    mods: Sequence[Callable[..., Message]] = (),
+) -> ClientApp:
+    """A ClientApp that trains with Handheld.
+
+    - `step`: a step, or a function that makes one. A function is better: every process of Flower makes its own.
+    - `data`: a function of (partition, partitions) that returns the training set and the test set of a device, or
+      these two. The numbers are `partition-id` and `num-partitions` of the SuperNode's `--node-config`.
+    - `device` is used if the node's configuration has no `device`. It may be a target (`adb`, `ssh:user@host`).
+    - `runs`: a folder that keeps the run file of every round.
+    - `mods` are those of Flower, for example local differential privacy.
+    """
+    app = ClientApp(mods=list(mods) or None)
+    worker = _Worker(step, data, device, metrics, memory_limit_bytes, Path(runs) if runs else None, bool(mods))
+    app.query()(worker.query)
+    app.train()(worker.train)
+    app.evaluate()(worker.evaluate)
+    return app
+
+
+class _Worker:
+    def __init__(
+        self,
+        step: StepSource,
+        data: DataSource | tuple[Data | None, Data | None],
+        device: str,
+        metrics: Mapping[str, Metric] | None,
+        limit: int | None,
+        runs: Path | None,
+        mods: bool,
+    ) -> None:
+        self._step, self._data, self._device = step, data, device
+        self._metrics, self._limit, self._runs, self._mods = metrics, limit, runs, mods
+
+    def query(self, message: Message, context: Context) -> Message:
+        """What the server must know of this device before it trains."""
+
+        def facts() -> RecordDict:
+            train, test = self._sets(context)
+            site = self._site(context)
+            counts: Facts = {
+                "samples": 0 if train is None else samples_in(train),
+                "batches": 0 if train is None else batches_in(train),
+                "left-out": 0 if train is None else train.dropped,
+                "test-samples": 0 if test is None else samples_in(test),
+            }
+            return _facts({**site.facts(), **counts, "unix-seconds": time.time()})
+
+        return self._reply(message, facts)
+
+    def train(self, message: Message, context: Context) -> Message:
+        """One round of training."""
+
+        def trained() -> RecordDict:
+            config = config_in(message.content, CONFIG)
+            site = self._site(context)
+            _same_model(config, site)
+            train, _ = self._sets(context)
+            if train is None:
+                raise DataError("this device has no training data")
+            work = _work(config)
+            arrays = arrays_in(message.content, ARRAYS)
+            run = None
+            if self._runs is not None:
+                self._runs.mkdir(parents=True, exist_ok=True)
+                run = self._runs / f"node-{context.node_id}-round-{work.round}.run"
+                run.unlink(missing_ok=True)
+            form = Form.parse(str(config.get("compress", "")))
+            if form.kind and self._mods:
+                raise HandheldError("updates of a client with mods cannot be compressed. Try: compress=''")
+            result = site.train(arrays, train, work, run)
+            sent, costs = result.arrays, result.costs
+            if form.kind:
+                left = arrays_in(context.state, LEFT)  # Flower keeps it with the node.
+                change = {name: result.arrays[name] - arrays[name] for name in arrays}
+                sent, left = encode(form, change, left)
+                context.state[LEFT] = array_record(left)
+            costs |= {
+                "round": work.round,
+                "steps": result.steps,
+                "sent-bytes": sum(array.nbytes for array in sent.values()),
+                "device": site.name,
+                "version": version(),
+                "model": mark(site.step),
+            }
+            metrics = MetricRecord({"num-examples": result.samples, "train-loss": result.loss})
+            return RecordDict({ARRAYS: array_record(sent), METRICS: metrics, **_facts(costs)})
+
+        return self._reply(message, trained)
+
+    def evaluate(self, message: Message, context: Context) -> Message:
+        """Evaluation on the device's own test set."""
+
+        def evaluated() -> RecordDict:
+            site = self._site(context)
+            _same_model(config_in(message.content, CONFIG), site)
+            _, test = self._sets(context)
+            if test is None:
+                raise DataError("this device has no test data")
+            found = site.evaluate(arrays_in(message.content, ARRAYS), test, self._metrics)
+            notes = {name: value for name, value in found.items() if isinstance(value, str)}
+            numbers = MetricRecord({name: value for name, value in found.items() if not isinstance(value, str)})
+            return RecordDict({METRICS: numbers, **_facts(notes)})
+
+        return self._reply(message, evaluated)
+
+    def _site(self, context: Context) -> Site:
+        device = str(context.node_config.get("device", self._device))
+        key = (id(self), context.run_id, device, self._limit)
+        if key not in _SITES:
+            sizes = {size for data in self._sets(context) if data is not None for size in sizes_in(data)}
+            # A step file has one batch size. With several, the code of the step is needed for the others.
+            step = self._step if len(sizes) != 1 else shared(self._step, context.run_id)
+            _SITES[key] = Site(step, device, self._limit)
+        return _SITES[key]
+
+    def _sets(self, context: Context) -> tuple[Data | None, Data | None]:
+        if not callable(self._data):
+            return self._data
+        partition = int(context.node_config.get("partition-id", 0))
+        partitions = int(context.node_config.get("num-partitions", 1))
+        if not 0 <= partition < partitions:
+            raise DataError(f"partition-id is {partition} of {partitions}. Try: --node-config with one from 0 on")
+        return self._data(partition, partitions)
+
+    def _reply(self, message: Message, make: Callable[[], RecordDict]) -> Message:
+        """The result, or the error in words: Flower itself tells the server only that a client failed."""
+        try:
+            content = make()
+        except HandheldError as error:
+            _SITES.clear()  # A device that was lost is started anew for the next message.
+            content = _facts({"error": f"{error}", "kind": type(error).__name__})
+        except Exception as error:
+            traceback.print_exc()
+            content = _facts({"error": f"{type(error).__name__}: {error}", "kind": "bug"})
+        return Message(content=content, reply_to=message)
+
+
+def _work(config: Mapping[str, Any]) -> Work:
+    return Work(
+        round=int(config["server-round"]),
+        epochs=int(config.get("local-epochs", 1)),
+        most_steps=int(config["local-steps"]) if "local-steps" in config else None,
+        rate=float(config["rate"]) if "rate" in config else None,
+        proximal=float(config.get("proximal-mu", 0.0)),
+    )
+
+
+def _same_model(config: Mapping[str, Any], site: Site) -> None:
+    wanted, own = str(config.get("model", "")), mark(site.step)
+    if wanted and wanted != own:
+        raise HandheldError(f"the server trains model {wanted}, this device has model {own}. Try: the same app on both")
+
+
+def _facts(facts: Mapping[str, Any]) -> RecordDict:
+    return RecordDict({FACTS: ConfigRecord({**facts, "process": os.getpid()})})

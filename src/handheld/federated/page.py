@@ -1,0 +1,187 @@
+"""The record of a federated training as a page: what it reached, and its cost in rounds, time, energy and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from handheld.federated.record import BUDGETS, COMPLETE, Record, by_device, cost_to_target, spent
+from handheld.report import charts
+from handheld.report.charts import Axis, Series
+from handheld.report.document import Payload, write_document
+from handheld.report.page import Block, Cell, Column, Tile, beside, callout, listing, page, section, table, text, tiles
+from handheld.units import count
+
+MIB = 2**20
+#: The targets whose cost is listed, as far as they were reached.
+TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
+
+
+def write_page(record: Record, path: Path) -> None:
+    write_document(federated_page(record), path)
+
+
+def federated_page(record: Record) -> Payload:
+    """The payload of the page."""
+    metric = "accuracy" if any("accuracy" in one.metrics for one in record.rounds) else "loss"
+    values = [one.metrics[metric] for one in record.rounds if metric in one.metrics]
+    best = (min(values) if metric == "loss" else max(values)) if values else None
+    rounds = max((one.number for one in record.rounds), default=0)
+    dropped = sum(not visit.trained for one in record.rounds for visit in one.visits)
+    return page(
+        "Federated training",
+        [
+            *(
+                []
+                if record.status == COMPLETE
+                else [callout("note", "This training is not complete", _unfinished(record))]
+            ),
+            tiles(
+                Tile(f"best {metric}", "not measured" if best is None else f"{best:.4g}"),
+                Tile("rounds", float(rounds)),
+                Tile("updates averaged", float(sum(visit.trained for one in record.rounds for visit in one.visits))),
+                Tile("updates dropped or lost", float(dropped)),
+            ),
+            section("What it reached, and what it cost", *_reached(record, metric)),
+            section("Cost to reach a target", _targets(record, metric)),
+            section("Devices", _devices(record)),
+            section("Rounds", _rounds(record), *_problems(record)),
+        ],
+        device=", ".join(by_device(record)) or "no device has trained yet",
+        date=record.begun,
+        about=f"{record.settings.get('strategy', '')} over {count(rounds, 'round')}. Seconds are those of the server; "
+        "joules and bytes are sums over the devices.",
+        facts={"model": record.model, "handheld": record.version, **_settings(record)},
+    )
+
+
+def _settings(record: Record) -> dict[str, str]:
+    return {name.replace("_", " "): str(value) for name, value in record.settings.items() if value is not None}
+
+
+def _unfinished(record: Record) -> str:
+    wanted = record.settings.get("rounds")
+    done = max((one.number for one in record.rounds), default=0)
+    return f"It has {done} of {wanted} rounds. The next start of the same app continues it."
+
+
+def _reached(record: Record, metric: str) -> Iterator[Block]:
+    costs = spent(record)
+    drawn = []
+    axes = {
+        "rounds": Axis("rounds"),
+        "seconds": Axis("time", "s"),
+        "joules": Axis("energy of all devices", "J"),
+        "bytes": Axis("bytes sent", "MiB"),
+    }
+    for budget in BUDGETS:
+        pairs = [
+            (float(cost.of(budget) or 0) / (MIB if budget == "bytes" else 1), one.metrics[metric])
+            for one, cost in zip(record.rounds, costs, strict=True)
+            if metric in one.metrics and cost.of(budget) is not None
+        ]
+        if len(pairs) > 1 and (budget != "joules" or pairs[-1][0] > 0):
+            drawn.append(
+                charts.lines(
+                    f"{metric} over {axes[budget].label}",
+                    [Series(metric, [y for _, y in pairs], [x for x, _ in pairs])],
+                    axes[budget],
+                    Axis(metric),
+                )
+            )
+    yield beside(*drawn) if drawn else text("There is no round with a measured result yet.")
+    if all(cost.joules in (None, 0.0) for cost in costs):
+        yield text("Energy was not measured: a device of this training has no power sensor that can be read.")
+
+
+def _targets(record: Record, metric: str) -> Block:
+    rows: list[list[Cell]] = []
+    reached = [one.metrics[metric] for one in record.rounds if metric in one.metrics]
+    levels = TARGETS if metric == "accuracy" else sorted({round(value, 2) for value in reached}, reverse=True)[:8]
+    for level in levels:
+        cost = cost_to_target(record, metric, level)
+        if cost is not None:
+            rows.append([f"{level:g}", float(cost.rounds), cost.seconds, cost.joules, cost.bytes / MIB])
+    columns = [Column(metric), Column("rounds"), Column("time", "s"), Column("energy", "J"), Column("sent", "MiB")]
+    return table(columns, rows, note="A dash: not measured.") if rows else text("No target was reached yet.")
+
+
+def _devices(record: Record) -> Block:
+    rows: list[list[Cell]] = []
+    for device, facts in by_device(record).items():
+        samples, seconds, peak = facts["samples"] or 0, facts["seconds"], facts["peak_bytes"]
+        rows.append(
+            [
+                device,
+                float(facts["nodes"] or 0),
+                float(facts["updates"] or 0),
+                float(samples),
+                None if not seconds else samples / seconds,
+                seconds,
+                facts["joules"],
+                None if peak is None else peak / MIB,
+                facts["celsius"],
+            ]
+        )
+    columns = [
+        Column("device"),
+        Column("nodes"),
+        Column("updates"),
+        Column("samples"),
+        Column("speed", "samples/s"),
+        Column("training", "s"),
+        Column("energy", "J"),
+        Column("memory", "MiB"),
+        Column("hottest", "°C"),
+    ]
+    return table(columns, rows, note="A dash: not measured.") if rows else text("No device has trained yet.")
+
+
+def _rounds(record: Record) -> Block:
+    names = sorted({name for one in record.rounds for name in one.metrics})
+    rows: list[list[Cell]] = []
+    for one, cost in zip(record.rounds, spent(record), strict=True):
+        trained = sum(visit.trained for visit in one.visits)
+        rows.append(
+            [
+                str(one.number),
+                *(one.metrics.get(name) for name in names),
+                float(trained),
+                float(len(one.visits) - trained),
+                float(sum(visit.samples for visit in one.visits if visit.trained)),
+                cost.seconds,
+                one.joules,
+                one.bytes / MIB,
+            ]
+        )
+    columns = [
+        Column("round"),
+        *map(Column, names),
+        Column("updates"),
+        Column("dropped"),
+        Column("samples"),
+        Column("until", "s"),
+        Column("energy", "J"),
+        Column("sent", "MiB"),
+    ]
+    return table(columns, rows)
+
+
+def _problems(record: Record) -> Iterator[Block]:
+    lost = [
+        f"round {one.number}, node {visit.node}: {visit.outcome}"
+        for one in record.rounds
+        for visit in one.visits
+        if not visit.trained
+    ]
+    over = [f"round {one.number}, node {node}: {why}" for one in record.rounds for node, why in one.passed_over.items()]
+    refused = [f"node {node}: {why}" for node, why in record.refused.items()]
+    for title, items in (
+        ("Updates that were not averaged", lost),
+        ("Devices that were not asked", over),
+        ("Devices that cannot take part", refused),
+        ("Notes", record.notes),
+    ):
+        if items:
+            yield text(title + ":")
+            yield listing(items)

@@ -1,0 +1,143 @@
+"""Micro-batches: a batch in parts, for a memory limit that computing values again cannot meet, or only more slowly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from handheld.callers import warn_user
+from handheld.errors import CaptureError, OutOfMemory, PlanError
+from handheld.graph.graph import Graph
+from handheld.limits.prices import DevicePrices
+from handheld.plan.fit import fits_of
+from handheld.plan.make import make_plan
+from handheld.plan.plan import Plan
+from handheld.run.batch import batch_sizes
+from handheld.run.parts import Parts
+from handheld.run.planning import Request
+from handheld.run.sizes import rows
+from handheld.step import Step
+from handheld.units import count as count_of
+
+#: A plan that computes values again is compared with micro-batches if it takes longer by more than this share.
+DEAR = 0.03
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """A request whose training step may run in micro-batches."""
+
+    request: Request
+
+    def __post_init__(self) -> None:
+        sizes = {rows(self.request.step.graph(name)): name for name in self._train_names()}
+        if len(sizes) != 1:
+            raise PlanError("the plan has no training step of one batch size to divide into micro-batches")
+
+    @property
+    def batch(self) -> int:
+        return rows(self.request.step.graph(self._train_names()[0]))
+
+    def _train_names(self) -> list[str]:
+        names = self.request.names
+        return [name for name in ("train", *batch_sizes(names, "train").values()) if name in names]
+
+    def why_not(self) -> str:
+        """Why micro-batches would not give the same update; "" if they would."""
+        step = self.request.step
+        if step.code is None:
+            return "a step file cannot be divided, because the code of its model is not there"
+        if any(name.endswith(".accumulate") for name in self.request.names):
+            return "gradients are accumulated over several batches already"
+        try:
+            norms = step.code.batch_norms()
+            step.code.kind_of_loss()
+        except CaptureError as error:
+            return str(error)
+        return f"{count_of(norms, 'batch norm')} would see fewer samples" if norms else ""
+
+    def plan(self, count: int) -> Plan:
+        """The plan with `count` micro-batches. Raises OutOfMemory, or PlanError if they are not possible."""
+        batch, own = self.batch, self.request.step
+        if not 1 < count <= batch:
+            raise PlanError(f"a batch of {batch} cannot be divided into {count} micro-batches. Try: 2 to {batch}")
+        if own.code is None or any(name.endswith(".accumulate") for name in self.request.names):
+            raise PlanError(f"the step cannot run in micro-batches: {self.why_not()}")
+        try:
+            parts = Parts(batch, -(-batch // count), own.code.kind_of_loss())
+            # Graphs for parts need more slots. The step gets them only if the plan fits.
+            trial = Step(own.slots, own.values, own.graphs, own.meta)
+            trial.code, trial.added = own.code, dict(own.added)
+            self._made(trial, parts)
+            return self._made(own, parts)
+        except CaptureError as error:
+            raise PlanError(f"the step cannot run in micro-batches: {error}") from None
+
+    def _made(self, step: Step, parts: Parts) -> Plan:
+        assert step.code is not None
+        name = step.code.add_part(step, parts.size)
+        others = [self._other(step, n, parts) for n in self.request.names if n not in self._train_names()]
+        options = {**self.request.options, "parts": parts.to_json()}
+        return make_plan(step, self.request.device, self.request.caps, [name, f"{name}.accumulate", *others], options)
+
+    def _other(self, step: Step, name: str, parts: Parts) -> str:
+        """A graph of the evaluation or the prediction for as many samples as a part has.
+
+        A trainer runs it several times for a batch. If the results of parts cannot be joined, it stays as it is.
+        """
+        graph, kind = step.graph(name), name.partition("@")[0]
+        outputs = [shown for shown in graph.outputs if shown.name != "loss"]
+        whole = rows(graph) != parts.batch or any(shown.view.shape[:1] != (parts.batch,) for shown in outputs)
+        if kind not in ("evaluate", "predict") or whole or parts.loss != "mean" or step.code is None:
+            return name
+        return step.code.add(step, kind, parts.size)
+
+    def counts(self) -> Iterator[int]:
+        """The numbers of micro-batches to try: 2, 4, 8 and so on."""
+        count = 2
+        while count <= self.batch:
+            yield count
+            count *= 2
+
+    def smallest_that_fits(self) -> Plan | None:
+        """The plan with the fewest micro-batches that fits as it is; None if there is none."""
+        for count in self.counts():
+            try:
+                return self.plan(count)
+            except OutOfMemory:
+                continue
+        return None
+
+
+def told(plan: Plan, whole: Plan, seconds: float, prices: DevicePrices) -> Plan:
+    """The plan whose options also say what its micro-batches cost: for `fit_text`."""
+    facts: dict[str, Any] = dict(plan.options["parts"])
+    parts = Parts(facts["batch"], facts["size"], facts["loss"])
+    graphs = {name: entry.graph for name, entry in plan.graphs.items()}
+    own = (parts.count - 1) * _seconds(graphs[f"{parts.graph}.accumulate"], prices) + _seconds(
+        graphs[parts.graph], prices
+    )
+    facts |= {"more": own / seconds - 1, "bytes_before": whole.bytes}
+    return replace(plan, options={**plan.options, "parts": facts})
+
+
+def _seconds(graph: Graph, prices: DevicePrices) -> float:
+    return sum(price.seconds for price in prices(graph.nodes, graph))
+
+
+def time_of(plan: Plan) -> float:
+    """The predicted additional time of a plan, as a share of the step."""
+    fits = [fit.more for fit in fits_of(plan.options).values()]
+    return float((plan.options.get("parts") or {}).get("more", max(fits, default=0.0)))
+
+
+def warn_norms(splitting: Splitting, plan: Plan) -> None:
+    """Warns if micro-batches change what batch norms see."""
+    code, facts = splitting.request.step.code, plan.options["parts"]
+    norms = code.batch_norms() if code is not None else 0
+    if norms:
+        who = f"{count_of(norms, 'batch norm')} {'sees' if norms == 1 else 'see'}"
+        warn_user(
+            f"{who} {facts['size']} samples instead of {facts['batch']}, so the update is not that of the whole batch"
+        )

@@ -1,0 +1,312 @@
+"""Plans within a memory limit: makes a step smaller until it fits, at the least time, or says what prevents it."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from handheld.callers import warn_user
+from handheld.device import DeviceCaps
+from handheld.errors import CaptureError, OutOfMemory, PlanError
+from handheld.graph.graph import Graph
+from handheld.limits.bottleneck import bottleneck
+from handheld.limits.ledger import make_ledger
+from handheld.limits.parts import DEAR, Splitting, time_of, told, warn_norms
+from handheld.limits.prices import DevicePrices, prices_of
+from handheld.limits.repeats import repeats
+from handheld.limits.search import TRIES, WORK, Choice, Search
+from handheld.plan.fit import Fit, fit_text, fits_of, more_text, spread_out
+from handheld.plan.make import Known, check_memory, make_plan
+from handheld.plan.plan import Plan
+from handheld.plan.precision import prepare
+from handheld.plan.tuning import load_tuning
+from handheld.progress import report
+from handheld.run.fitting import SECONDS, Probe, Sizes, largest, with_largest
+from handheld.run.planning import Request, requested
+from handheld.units import size as size_text
+
+if TYPE_CHECKING:
+    from handheld.step import Step
+
+#: Placing tensors leaves gaps, so the first choice may not fit. How often another one is tried.
+ROUNDS = 6
+#: A plan of any size, to find out what a step needs.
+ROOMY = 1 << 50
+#: How long the search for the largest batch may take, for an error message.
+LARGEST_S = 10.0
+
+
+@dataclass
+class Fitting:
+    """A step that must fit, on a device with options as for `make_plan`."""
+
+    step: Step
+    device: str
+    caps: DeviceCaps
+    names: Sequence[str]
+    options: Mapping[str, Any]
+    #: The name of a shipped description, if the device is one.
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        limit = self.options["memory_limit_bytes"]
+        self.available = min(limit or self.caps.global_mem_bytes, self.caps.global_mem_bytes)
+        self.roomy = replace(self.caps, global_mem_bytes=ROOMY)
+        self._searches: dict[tuple[str, bool], Search] = {}
+        self._spread: dict[tuple[str, bool], Graph] = {}
+        self._least: dict[bool, Plan] = {}
+        self._known = Known()
+
+    def plan(self) -> Plan:
+        """The plan within the limit. Raises OutOfMemory that names the smallest limit."""
+        found = self.within(self.available)
+        if found is None:
+            raise self._impossible()
+        return found
+
+    @functools.cached_property
+    def prices(self) -> DevicePrices:
+        tuning = load_tuning(self.caps, self.options["tuning"])
+        prices = prices_of(self.caps, tuning.choices, self.description)
+        return prices if self.options["naive"] else replace(prices, lowerings=self._known.lowerings)
+
+    @functools.cached_property
+    def whole(self) -> Plan:
+        """The plan without a limit."""
+        return self._made({})
+
+    @functools.cached_property
+    def names_to_fit(self) -> list[str]:
+        """The graphs with a backward pass. Others have nothing to compute again."""
+        return [
+            name
+            for name, entry in self.whole.graphs.items()
+            if any(node.origin.phase == "backward" for node in entry.graph.nodes)
+        ]
+
+    @functools.cached_property
+    def ways(self) -> tuple[bool, ...]:
+        """Whether the model's outputs are kept: they are at first, and then not, if there are any."""
+        return (True, False) if any(len(self.step.graph(n).outputs) > 1 for n in self.names_to_fit) else (True,)
+
+    def within(self, limit: int) -> Plan | None:
+        """The fastest plan of at most `limit` bytes that is found; None if there is none."""
+        if self.whole.bytes <= limit:
+            return self.whole
+        for outputs in self.ways:
+            report("fitting")
+            plan = self._within(outputs, limit)
+            if plan is None:
+                report("fitting: looking for the smallest plan")
+                plan = self.least(outputs)
+            if plan.bytes <= limit:
+                return plan
+        return None
+
+    def least(self, outputs: bool) -> Plan:
+        """The smallest plan that is found, whatever its time."""
+        if outputs not in self._least:
+            choices = {name: self._search(name, outputs).smallest() for name in self.names_to_fit}
+            self._least[outputs] = self._made(self._fits(choices, outputs))
+        return self._least[outputs]
+
+    @property
+    def smallest(self) -> Plan:
+        """The smallest plan of all."""
+        return min((self.whole, *(self.least(outputs) for outputs in self.ways)), key=lambda plan: plan.bytes)
+
+    @property
+    def seconds(self) -> float:
+        """The predicted time of the step without a limit: its ops, one training graph after the other."""
+        return sum(map(self.usual_seconds, self.names_to_fit))
+
+    def usual_seconds(self, name: str) -> float:
+        """The predicted time of a training graph without a limit."""
+        return self._search(name, True).start.outcome.seconds
+
+    def _made(self, fits: Mapping[str, Fit]) -> Plan:
+        """A plan that may be larger than the limit. Its options have the limit."""
+        options = {**self.options, "memory_limit_bytes": None, "fit": {n: fit.to_json() for n, fit in fits.items()}}
+        plan = make_plan(self.step, self.device, self.roomy, self.names, options, self._known)
+        wanted = {**options, "memory_limit_bytes": self.options["memory_limit_bytes"]}
+        return replace(plan, caps=self.caps, options=wanted)
+
+    def _search(self, name: str, outputs: bool) -> Search:
+        if (name, outputs) not in self._searches:
+            graph, remade = spread_out(self._graph(name), outputs)
+            self._spread[name, outputs] = graph
+            self._searches[name, outputs] = Search(make_ledger(graph, self.prices), remade)
+        return self._searches[name, outputs]
+
+    def _graph(self, name: str) -> Graph:
+        precision, growth = self.options["precision"], self.options["growth_steps"]
+        (graph,), _ = prepare(self.step, [name], self.caps, precision, growth)
+        return graph
+
+    def _within(self, outputs: bool, limit: int) -> Plan | None:
+        room = limit - self._rest(self.whole, outputs)
+        for turn in range(ROUNDS):
+            effort = (WORK // 4, 2) if turn else (WORK, TRIES)  # Later rounds start from a choice that is good.
+            choices = {n: self._search(n, outputs).within(room, *effort) for n in self.names_to_fit} if room > 0 else {}
+            found = {name: choice for name, choice in choices.items() if choice is not None}
+            if not choices or len(found) < len(choices):
+                return None
+            plan = self._made(self._fits(found, outputs))
+            over = plan.bytes - limit
+            if over <= 0:
+                return plan
+            # Less than is missing: the places of other tensors change as well.
+            room = max(choice.outcome.peak for choice in found.values()) - max(2 * over, limit // 80)
+        return None
+
+    def _fits(self, choices: Mapping[str, Choice], outputs: bool) -> dict[str, Fit]:
+        fits = {}
+        for name, choice in choices.items():
+            search = self._search(name, outputs)
+            usual = self.usual_seconds(name)
+            dropped = choice.dropped | search.ledger.unread
+            fits[name] = Fit(
+                tuple(sorted(dropped)),
+                outputs,
+                choice.outcome.seconds / usual - 1,
+                self.whole.bytes,
+                repeats(self._spread[name, outputs], search.ledger, dropped, search.start.dropped),
+                usual,
+                self.prices.source,
+            )
+        return fits
+
+    def _rest(self, plan: Plan, outputs: bool) -> int:
+        """The bytes of slots, inputs and outputs."""
+        rest = sum(plan.segments[: plan.arena])
+        if outputs:
+            return rest
+        gone = {
+            plan.graphs[name].places[shown.view.tensor]
+            for name in plan.graphs
+            for shown in plan.graphs[name].graph.outputs
+            if shown.name != "loss"
+        }
+        return rest - sum(place.nbytes for place in gone if place.segment < plan.arena)
+
+    def _impossible(self) -> OutOfMemory:
+        smallest = self.smallest
+        state = sum(place.nbytes for place in smallest.state.values())
+        rest = smallest.bytes - state - smallest.arena_bytes
+        more = max((fit.more for fit in fits_of(smallest.options).values()), default=0.0)
+        error = OutOfMemory(
+            f"the plan needs {size_text(self.whole.bytes)} on {self.device}, but only {size_text(self.available)} are "
+            f"available. The smallest limit that was found is {size_text(smallest.bytes)}, for {more_text(more)}: "
+            f"{size_text(state)} of parameters and optimizer, {size_text(rest)} of inputs and outputs, and "
+            f"{size_text(smallest.arena_bytes)} of values, most of which {bottleneck(smallest)} needs at one time. "
+            "Try: a smaller batch",
+            self.whole.bytes,
+            self.available,
+        )
+        error.smallest_bytes = smallest.bytes
+        return error
+
+
+def plan_fitting(
+    step: Step, device: str, *, recompute: bool = True, micro_batches: int | None = 1, **options: Any
+) -> Plan:
+    """`Step.plan`: a plan as it is if it fits; otherwise one that computes values again, or runs in micro-batches, if
+    that is allowed."""
+    request = requested(step, device, **options)
+    fitting = Fitting(step, request.device, request.caps, request.names, request.options)
+    if micro_batches is not None and micro_batches != 1:
+        return _divided(request, fitting, micro_batches)
+    try:
+        whole = fitting.whole  # Raises an error if a single tensor is too large; nothing here makes it smaller.
+        if whole.bytes > fitting.available and (not recompute or request.options["isolate"]):
+            check_memory(whole, request.options["memory_limit_bytes"])
+    except OutOfMemory as error:
+        raise request.with_largest(error) from None
+    if whole.bytes <= fitting.available:
+        return whole
+    try:
+        plan = fitting.plan()
+    except OutOfMemory as error:
+        split, why = _split(request, fitting) if micro_batches is None else (None, "")
+        if split is None:
+            text = str(error).removesuffix(". Try: a smaller batch")
+            error = error.again(f"{text}. {why}", None) if why else error
+            raise _with_largest(error, request, fitting.prices) from None
+        return split
+    if micro_batches is None and time_of(plan) > DEAR:
+        split, _ = _split(request, fitting)
+        plan = plan if split is None or time_of(split) >= time_of(plan) else split
+    if options.get("memory_limit_bytes") is None:
+        text = fit_text(plan.options, plan.bytes)
+        warn_user(f"the plan is made smaller to fit into the memory of {plan.device}: {text}. Try: a smaller batch")
+    return plan
+
+
+def _split(request: Request, fitting: Fitting) -> tuple[Plan | None, str]:
+    """The plan with micro-batches that give the same update, or why there is none."""
+    try:
+        splitting = Splitting(request)
+    except PlanError as error:
+        return None, str(error)
+    why = splitting.why_not()
+    if why:
+        return None, f"Micro-batches would not give the same update: {why}"
+    whole, seconds = fitting.whole, fitting.seconds  # The step gets more slots below.
+    plan = splitting.smallest_that_fits()
+    if plan is None:
+        return None, "No number of micro-batches fits"
+    return told(plan, whole, seconds, fitting.prices), ""
+
+
+def _divided(request: Request, fitting: Fitting, count: int) -> Plan:
+    """The plan with so many micro-batches, which the user asked for."""
+    splitting, whole, seconds = Splitting(request), fitting.whole, fitting.seconds
+    try:
+        plan = splitting.plan(count)
+    except OutOfMemory as error:
+        raise error.again(
+            f"{str(error).removesuffix('. Try: a smaller batch')}. Try: more micro-batches", None
+        ) from None
+    warn_norms(splitting, plan)
+    return told(plan, whole, seconds, fitting.prices)
+
+
+def _with_largest(error: OutOfMemory, request: Request, prices: DevicePrices) -> OutOfMemory:
+    """The same error, which also says which batch would fit. One that fits as it is is quickly found, and the search
+    for a larger one starts from it."""
+    arguments = request.step, request.device, request.caps, request.names, request.options
+    plain, known = Sizes(*arguments), []
+    if plain.step.code is not None and plain.state_bytes <= plain.available:
+        start = [plain.empty, Probe(plain.batch, error.needed_bytes, False)]
+        found = largest(plain.probe, start, plain.available, SECONDS)
+        known = [Probe(found.batch, None, True)] if found.batch else []
+    sizes = FittedSizes(*arguments)
+    sizes.prices = prices
+    return with_largest(error, sizes, LARGEST_S, known)
+
+
+class FittedSizes(Sizes):
+    """Plans for other batch sizes that may compute values again. A probe is about the smallest plan of its batch."""
+
+    #: Prices take seconds to make, and do not depend on the batch.
+    prices: DevicePrices | None = None
+
+    def probe(self, batch: int) -> Probe:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # They were shown when the step was captured.
+                names = self.names(batch)
+                fitting = Fitting(self.step, self.device, self.caps, names, self.options)
+                if self.prices is not None:
+                    fitting.prices = self.prices
+                smallest = fitting.whole if fitting.whole.bytes <= self.available else fitting.least(True)
+                if smallest.bytes > self.available:
+                    smallest = fitting.smallest
+        except OutOfMemory as error:  # One tensor is too large for an allocation.
+            return Probe(batch, None, False, str(error))
+        except CaptureError as error:
+            return Probe(batch, None, False, str(error))
+        return Probe(batch, smallest.bytes, smallest.bytes <= self.available)

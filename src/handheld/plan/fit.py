@@ -1,0 +1,127 @@
+"""A graph made smaller for a memory limit. limits/ decides how; `Fit` is the decision, and `fitted` carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from handheld.errors import PlanError
+from handheld.graph.graph import Graph
+from handheld.passes.again import compute_again, droppable, without_remade
+from handheld.passes.clean import remove_dead
+from handheld.passes.reorder import reorder
+from handheld.units import count
+from handheld.units import size as size_text
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A value that is computed again: the module and the PyTorch op that it comes from, the bytes that need not stay
+    in memory, and the predicted seconds."""
+
+    path: str
+    torch_op: str
+    nbytes: int
+    seconds: float
+
+    def to_json(self) -> list[Any]:
+        return [self.path, self.torch_op, self.nbytes, self.seconds]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a graph does to need less memory.
+
+    `dropped` are the values of the forward pass that are computed again in the backward pass, if it needs them. Without
+    `outputs`, the model's outputs are not kept until the end of the step; the loss is. `more` is the predicted
+    additional time, as a share of the step, and `bytes_before` what the plan needed without the fit.
+
+    `repeats` are the computations that a plan without a limit does not have, `seconds` the predicted time of the step
+    without them, and `source` says how times are known.
+    """
+
+    dropped: tuple[int, ...]
+    outputs: bool = True
+    more: float = 0.0
+    bytes_before: int = 0
+    repeats: tuple[Repeat, ...] = ()
+    seconds: float = 0.0
+    source: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dropped": list(self.dropped),
+            "outputs": self.outputs,
+            "more": self.more,
+            "bytes_before": self.bytes_before,
+            "repeats": [repeat.to_json() for repeat in self.repeats],
+            "seconds": self.seconds,
+            "source": self.source,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Fit:
+        dropped: Sequence[int] = data["dropped"]
+        repeats = tuple(Repeat(*fields) for fields in data["repeats"])
+        numbers = data["more"], data["bytes_before"]
+        return Fit(tuple(dropped), data["outputs"], *numbers, repeats, data["seconds"], data["source"])
+
+
+def fits_of(options: Mapping[str, Any]) -> dict[str, Fit]:
+    """The fits in the options of a plan, by graph. Empty if it fits as it is."""
+    return {name: Fit.from_json(data) for name, data in (options.get("fit") or {}).items()}
+
+
+def fit_text(options: Mapping[str, Any], nbytes: int) -> str:
+    """What a plan of `nbytes` with these options does to fit, in one line; "" if it fits as it is."""
+    fits, parts = list(fits_of(options).values()), options.get("parts")
+    if parts:
+        made = f"{count(-(-parts['batch'] // parts['size']), 'micro-batch')} of {parts['size']} samples"
+        before = f" instead of {size_text(parts['bytes_before'])}" if "bytes_before" in parts else ""
+        return f"{size_text(nbytes)}{before}: {made}, {more_text(parts.get('more', 0.0))}"
+    if not fits:
+        return ""
+    values = sum(len(fit.repeats) for fit in fits)
+    more = max(fit.more for fit in fits)
+    again = f"{count(values, 'value')} computed again" if values else "another order of the backward pass"
+    lost = "" if all(fit.outputs for fit in fits) else "; outputs of the training step are not kept"
+    return f"{size_text(nbytes)} instead of {size_text(fits[0].bytes_before)}: {again}, {more_text(more)}{lost}"
+
+
+def fit_summary(options: Mapping[str, Any], nbytes: int) -> dict[str, Any]:
+    """The same as plain data: bytes, the values that are computed again, the additional time as a share of the step."""
+    fits = list(fits_of(options).values())
+    return {
+        "bytes": nbytes,
+        "values": sum(len(fit.repeats) for fit in fits),
+        "more": max((fit.more for fit in fits), default=0.0),
+        "outputs": all(fit.outputs for fit in fits),
+        "text": fit_text(options, nbytes),
+    }
+
+
+def more_text(more: float) -> str:
+    """Predicted additional time: `about 9% more time`."""
+    return "no more time" if more < 0.005 else f"about {more:.0%} more time"
+
+
+def spread_out(graph: Graph, outputs: bool = True) -> tuple[Graph, frozenset[int]]:
+    """The graph about which a search decides, and the values that it drops anyway."""
+    if not outputs:
+        kept = tuple(shown for shown in graph.outputs if shown.name == "loss")
+        graph = remove_dead(replace(graph, outputs=kept))
+    graph, remade = without_remade(graph)
+    return reorder(graph), remade
+
+
+def fitted(graph: Graph, fit: Fit) -> Graph:
+    """Returns the graph with the decision carried out."""
+    wide, _ = spread_out(graph, fit.outputs)
+    unknown = set(fit.dropped) - droppable(wide).keys()
+    if unknown:
+        raise PlanError(
+            f"the fit is for another graph than {graph.name!r}: it has no values {sorted(unknown)[:5]} to drop. "
+            "Try: plan again with memory_limit_bytes"
+        )
+    return compute_again(wide, fit.dropped)

@@ -1,0 +1,92 @@
+"""Known faults of drivers and their workarounds, as data. Only what was seen is here, with its source.
+
+What a driver computes wrongly in general is not listed: the check of a driver (drivers/) finds it. A quirk is for what
+a check cannot find, or cannot get around by other kernels: crashes while building, compiler options, simulators.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from handheld.device import DeviceCaps
+
+
+@dataclass(frozen=True)
+class Quirk:
+    """A fault. `drivers` is a pattern for "name; driver" of a device description."""
+
+    name: str
+    drivers: str
+    why: str
+    source: str
+    #: How many programs may be built at the same time; None: any number. With 1, nothing runs during a build.
+    build_threads: int | None = None
+    #: (pattern, replacement) in the texts of programs.
+    texts: tuple[tuple[str, str], ...] = ()
+    #: The ops that need another way (plan/ways.py), also if the driver was not checked.
+    avoid: str = ""
+    #: Whether the device only simulates: large problems would take minutes.
+    simulator: bool = False
+    #: Whether the driver keeps what it has built, so that a runner need not ask it for binaries.
+    keeps_programs: bool = False
+
+
+QUIRKS: tuple[Quirk, ...] = (
+    Quirk(
+        "oclgrind-builds",
+        r"oclgrind",
+        "Oclgrind crashes if two threads build programs, or if one builds while a kernel runs",
+        "seen with Oclgrind 21.10 of Debian 12: a segmentation fault in its compiler",
+        build_threads=1,
+    ),
+    Quirk(
+        "oclgrind-vectors",
+        r"oclgrind",
+        "Oclgrind computes the masked vector loads wrongly that its compiler makes of loops with assume_safety",
+        "seen with Oclgrind 21.10 of Debian 12: wrong gradients of reductions",
+        texts=((r"loop vectorize\(assume_safety\)[^\n\"]*", "loop vectorize(disable)"),),
+        simulator=True,
+    ),
+    Quirk(
+        "pocl-binaries",
+        r"\bpocl\b",
+        "Asked for the binary of a program, PoCL compiles every kernel for work-groups of any size, and at the first "
+        "launch again for the real size. It keeps what it has built by itself",
+        "measured with PoCL 3.0: with binaries, the check of a driver takes 2.3 times the processor time",
+        keeps_programs=True,
+    ),
+)
+
+
+def quirks_of(caps: DeviceCaps) -> tuple[Quirk, ...]:
+    """The known faults of a device's driver."""
+    driver = f"{caps.name}; {caps.driver}"
+    return tuple(quirk for quirk in QUIRKS if re.search(quirk.drivers, driver, re.IGNORECASE))
+
+
+def build_threads(caps: DeviceCaps) -> int | None:
+    """How many programs may be built at the same time; None: any number."""
+    return min((q.build_threads for q in quirks_of(caps) if q.build_threads is not None), default=None)
+
+
+def mended(text: str, caps: DeviceCaps) -> str:
+    """The text of a program without what the device's compiler does wrongly."""
+    for quirk in quirks_of(caps):
+        for pattern, replacement in quirk.texts:
+            text = re.sub(pattern, replacement, text)
+    return text
+
+
+def known_avoid(caps: DeviceCaps) -> str:
+    """The ops that need another way even if the driver was not checked, as `avoid` of a description."""
+    return " ".join(q.avoid for q in quirks_of(caps) if q.avoid)
+
+
+def keeps_programs(caps: DeviceCaps) -> bool:
+    """Whether the driver keeps what it has built, and binaries would only cost time."""
+    return any(q.keeps_programs for q in quirks_of(caps))
+
+
+def simulated(caps: DeviceCaps) -> bool:
+    return any(q.simulator for q in quirks_of(caps))

@@ -1,0 +1,66 @@
+"""Rewrites program texts for a compiler that does not know all vectors of the CPU.
+
+If a processor is newer than its LLVM, PoCL 3.0 treats it as the newest processor that it knows, and does not use
+the processor's vectors of 512 bits. A function can ask for them with an attribute. A kernel cannot, because PoCL
+inlines it into its own function, which does not ask.
+
+Each kernel therefore becomes two parts: a function that asks, and a kernel that only calls it. A compiler never
+inlines a function into a caller with fewer features. This has two consequences:
+
+- The function cannot query its position in the grid, so the kernel passes it.
+- The function cannot call functions that take or return vectors of 16 without asking for the feature, such as
+  OpenCL's own. Kernels for CPUs use only one of those (`convert_uint16`), and the compiler has a builtin for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from handheld.device import DeviceCaps
+from handheld.kernels.base import Float, Int, Launch, Start
+from handheld.plan.quirks import mended
+
+_KERNEL = re.compile(r"__kernel\s+(?:__attribute__\s*\(\(.*?\)\)\s*)?void\s+(\w+)\s*\(")
+_FUNCTION = r"\1_item"
+_ITEM = ", ".join(f"size_t {what}_{d}" for what in ("item", "items") for d in range(3))
+_PLACE = ", ".join(f"get_global_{what}({d})" for what in ("id", "size") for d in range(3))
+
+
+def texts_of(launches: Iterable[Launch], caps: DeviceCaps) -> dict[str, str]:
+    """Returns the text of each launch -> the text to compile."""
+    sharing: dict[str, list[Launch]] = {}
+    for launch in launches:
+        sharing.setdefault(launch.text, []).append(launch)
+    wide = caps.features and caps.kind == "cpu"
+    # Only a kernel may declare local memory; the kernels for CPUs have none.
+    texts = {
+        text: widened(launches, caps.features) if wide and "__local" not in text else text
+        for text, launches in sharing.items()
+    }
+    return {text: mended(compiled, caps) for text, compiled in texts.items()}
+
+
+def widened(launches: Iterable[Launch], features: str) -> str:
+    """Rewrites a text for these features of the processor. All launches must have this text."""
+    kernels = {launch.kernel: launch for launch in launches}
+    text = next(iter(kernels.values())).text
+    ends = "\n".join(_kernel(kernels[name]) for name in sorted(kernels))
+    return f"""#define get_global_id(d) item_##d
+#define get_global_size(d) items_##d
+#define convert_uint16(v) __builtin_convertvector(v, uint16)
+#pragma clang attribute push(__attribute__((target("{features}"))), apply_to = function)
+{_KERNEL.sub(f"static void {_FUNCTION}({_ITEM}, ", text)}
+#pragma clang attribute pop
+#undef get_global_id
+#undef get_global_size
+#undef convert_uint16
+{ends}
+"""
+
+
+def _kernel(launch: Launch) -> str:
+    types = {Int: "int", Start: "int", Float: "float"}
+    args = [f"{types.get(type(arg), '__global void *')} a{i}" for i, arg in enumerate(launch.args)]
+    names = ", ".join(f"a{i}" for i in range(len(args)))
+    return f"__kernel void {launch.kernel}({', '.join(args)}) {{\n  {launch.kernel}_item({_PLACE}, {names});\n}}"

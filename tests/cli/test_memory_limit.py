@@ -1,0 +1,130 @@
+"""`--memory-limit` of the commands, `handheld fit`, and what is said about a plan that was made to fit."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import torch
+
+import handheld
+from handheld.cost.time import TimeModel
+from handheld.errors import HandheldError
+from handheld.limits import planning
+from handheld.limits.prices import USUAL, DevicePrices
+from handheld.plan.fit import Fit, fit_text, fits_of
+from handheld.run.planning import plan_step
+from helpers.commands import fails
+
+DEEP = """
+import torch
+from torch import nn
+
+def make():
+    torch.manual_seed(0)
+    blocks = [part for _ in range(4) for part in (nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.GELU())]
+    model = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    batch = torch.randn(8, 4, 16, 16), torch.zeros(8, dtype=torch.int64)
+    return model, nn.functional.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), batch
+"""
+WORDS = ("--steps", "6", "--no-ceilings", "--no-report", "--json")
+TIGHT = 250 << 10  # The step of DEEP needs about 320 KiB, and at least about 200 KiB.
+
+
+@pytest.fixture(autouse=True)
+def typical_prices(monkeypatch):
+    """What is known about the device takes seconds to read; its choices are tested elsewhere."""
+
+    def prices(caps, choices, name=""):
+        return DevicePrices(caps, choices, TimeModel(USUAL["cpu"]), "typical rates")
+
+    monkeypatch.setattr(planning, "prices_of", prices)
+
+
+@pytest.fixture
+def deep(run, work):
+    """A model whose training step can be made smaller, as file.py:factory."""
+    (work / "deep.py").write_text(DEEP)
+    return "deep.py:make"
+
+
+@pytest.fixture
+def step(deep, work):
+    space: dict = {}
+    exec(DEEP, space)
+    return handheld.capture(*space["make"]())
+
+
+def test_explain_says_what_is_computed_again(step):
+    plain = step.plan("opencl", graphs=["train"])
+    plan = step.plan("opencl", graphs=["train"], memory_limit_bytes=TIGHT)
+    assert plan.bytes <= TIGHT < plain.bytes and "computes again" not in plain.explain()
+    fit = fits_of(plan.options)["train"]
+    sizes = [repeat.nbytes for repeat in fit.repeats]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] == 8 * 4 * 16 * 16 * 4
+    assert all(repeat.seconds > 0 and repeat.path.isdigit() for repeat in fit.repeats)
+    text = " ".join(plan.explain().split())
+    assert f"to fit: {fit_text(plan.options, plan.bytes)}" in text
+    assert f"train computes again in the backward pass: {len(fit.repeats)} value" in text
+    assert f"{fit.repeats[0].path}, {fit.repeats[0].torch_op.removeprefix('aten.').split('.')[0]}" in text
+    assert Fit.from_json(json.loads(json.dumps(plan.to_json()["options"]["fit"]["train"]))) == fit
+
+
+def test_outputs_that_are_not_kept_are_an_error(step):
+    fit = Fit((), outputs=False).to_json()
+    with plan_step(step, "opencl", graphs=["train"], fit={"train": fit}).start() as trainer:
+        loss = trainer.step(torch.randn(8, 4, 16, 16), torch.zeros(8, dtype=torch.int64))
+        assert float(loss) > 0
+        with pytest.raises(HandheldError, match=r"outputs of 'train' are not kept.* Try: a larger memory_limit_bytes"):
+            trainer.outputs()
+
+
+def test_profile_repeats_a_fitted_run(run, deep):
+    first = run("profile", deep, "--memory-limit", "250KiB", "--out", "tight.run", *WORDS)
+    assert first.exit_code == 0, first.output
+    shown = run("show", "tight.run")
+    assert "to fit" in shown.stdout and "computed again" in " ".join(shown.stdout.split())
+    again = run("profile", "--like", "tight.run", "--out", "tight2.run", *WORDS)
+    assert again.exit_code == 0, again.output
+    with handheld.open_run("tight.run") as a, handheld.open_run("tight2.run") as b:
+        assert a.meta["fit"] and a.meta["plan_bytes"] <= TIGHT
+        assert (a.meta["plan_hash"], a.meta["fit"]) == (b.meta["plan_hash"], b.meta["fit"])
+    fails(run("profile", "--like", "tight.run", "--memory-limit", "1GB"), "--memory-limit cannot be combined with")
+
+
+def test_verify_compares_what_is_computed_again(run, deep):
+    words = ("verify", deep, "--batch", "8", "--graph", "train", "--memory-limit", "250KiB", "--json")
+    tight = json.loads(run(*words).stdout)[0]
+    again = [op for op in tight["ops"] if (op["phase"], op["source"]) == ("backward", "aten.native_batch_norm.default")]
+    assert tight["passed"] and again, "the backward pass computes normalised values of the forward pass"
+
+
+def test_plan_says_what_fitting_costs_and_writes_the_fitted_plan(run, deep, tmp_path):
+    words = ("plan", deep, "--on", "adreno-740", "--batch", "8", "--graphs", "train", "--seconds", "0")
+    path = str(tmp_path / "tight.plan")
+    shown = run(*words, "--memory-limit", "250KiB", "--out", path)
+    text = " ".join(shown.stdout.split())
+    assert "batch 8 does not fit as it is" in text and "computed again to fit" in text and "more time" in text
+    assert 0 < json.loads(run("plan", path, "--json").stdout)["memory_bytes"] <= TIGHT
+    never = json.loads(run(*words, "--memory", "100KiB", "--json").stdout)["batches"][0]
+    assert never["fitted"] is None and "smallest limit" in never["why_never"]
+
+
+def test_fit_names_the_largest_batch_first(run, deep):
+    words = ("fit", deep, "--on", "adreno-740", "--points", "2", "--seconds")
+    found = json.loads(run(*words, "0", "--json").stdout)
+    first, last = found["points"][0], found["points"][-1]
+    assert first["share"] == first["factor"] == 1 and first["values"] == 0 and found["largest"] is None
+    assert last["bytes"] < first["bytes"] and last["values"] > 0
+    shown = run(*words, "0.001", "--memory-limit", str(first["bytes"] - 1))
+    assert shown.exit_code == 0, shown.output
+    largest = re.match(r"The largest batch that trains in [\d.]+ KiB is (\d+)", shown.stdout)
+    assert largest and int(largest[1]) >= 8, "the own batch fits if values are computed again"
+    assert "does not fit" in shown.stdout and max(map(len, shown.stdout.splitlines())) <= 80
+
+
+def test_a_size_that_is_none(run, deep):
+    for command in ("train", "profile", "verify", "fit"):
+        data = ("--data", "digits") if command == "train" else ()
+        fails(run(command, deep, *data, "--memory-limit", "lots"), "--memory-limit 'lots' must be a size", "512MiB")
