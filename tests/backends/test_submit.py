@@ -16,6 +16,7 @@ import torch.nn.functional as F
 import handheld
 from handheld import suite
 from handheld.backends.opencl.bind import OwnBuffers, bind
+from handheld.backends.opencl.devices import find
 from handheld.backends.opencl.programs import build
 from handheld.backends.opencl.submit import FLUSH_EVERY, Bound, Enqueuer, Notes, Submitter, Work
 from handheld.errors import DeviceError
@@ -122,7 +123,7 @@ def test_it_lets_go_before_the_memory_does(plan: Plan) -> None:
 @pytest.mark.parametrize("count", [0, 1, FLUSH_EVERY, 2 * FLUSH_EVERY + 1])
 @pytest.mark.parametrize("noted", [False, True])
 def test_every_launch_runs_once_and_in_order(count: int, noted: bool) -> None:
-    context = cl.Context([cl.get_platforms()[0].get_devices()[0]])
+    context = cl.Context([find("opencl").device])
     profiling = cl.command_queue_properties.PROFILING_ENABLE if noted else 0
     queue = cl.CommandQueue(context, properties=profiling)
     program = build(context, "__kernel void next(__global int *x, int i) { x[1] += x[0] == i; x[0] = i + 1; }")

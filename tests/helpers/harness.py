@@ -12,6 +12,7 @@ from handheld.backends.base import describe
 from handheld.backends.opencl.bind import OwnBuffers, bind
 from handheld.backends.opencl.programs import build
 from handheld.backends.opencl.submit import Bound, Enqueuer, Work
+from handheld.backends.opencl.unknown_cpu import name_processor
 from handheld.device import DeviceCaps
 from handheld.graph.dtypes import BOOL, DTYPES
 from handheld.graph.graph import Graph, GraphInput, GraphOutput, Node, Origin, Tensor, View, contiguous_strides
@@ -34,6 +35,7 @@ def queue() -> cl.CommandQueue:
     for platform in cl.get_platforms():
         if wanted.lower() in platform.name.lower():
             for device in platform.get_devices():
+                name_processor(device)
                 _contexts.append(cl.Context([device]))
                 return cl.CommandQueue(_contexts[-1])
     raise RuntimeError(f"no OpenCL platform like {wanted!r}")

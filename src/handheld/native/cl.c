@@ -167,6 +167,7 @@ static void add_device(cl_platform_id platform, cl_device_id id, bool gpu) {
     device_text(id, 0x102D, one->driver, sizeof one->driver);
     platform_text(platform, CL_PLATFORM_NAME, one->platform_name, sizeof one->platform_name);
     platform_text(platform, CL_PLATFORM_VERSION, one->platform_version, sizeof one->platform_version);
+    if (strncmp(one->platform_name, "Portable Computing Language", 27) == 0) name_processor(id);
 }
 
 /* Lists the devices of all platforms; NULL, or why there are none. */

@@ -131,4 +131,7 @@ const char *cl_error(cl_int code);
 void device_text(cl_device_id device, cl_uint what, char *to, size_t space);
 uint64_t device_number(cl_device_id device, cl_uint what);
 
+/* Gives a PoCL device the name of a processor that its compiler knows, if it has none (unknown_cpu.c). */
+void name_processor(cl_device_id device);
+
 #endif

@@ -12,6 +12,7 @@ import numpy as np
 from handheld.backends.base import available_memory
 from handheld.backends.hints import driver_hint
 from handheld.backends.names import chosen, device_name
+from handheld.backends.opencl.unknown_cpu import name_processor
 from handheld.backends.vectors import cpuinfo, vectors_of
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
@@ -61,6 +62,7 @@ def devices() -> list[OpenCLDevice]:
         except api.Error:
             continue
         for device in members:
+            name_processor(device)
             name = device_name(platform.name, device.name, [other.name for other in listed])
             listed.append(OpenCLDevice(name, device, caps_of(device)))
     return sorted(listed, key=lambda f: f.caps.kind != "gpu")
