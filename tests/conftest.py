@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if path.startswith(REAL_TIME):
             item.add_marker(pytest.mark.flaky(reruns=2))
     items.sort(key=lambda item: next((i for i, long in enumerate(LONG) if where[item].startswith(long)), len(LONG)))
+
+
+@pytest.fixture(autouse=True)
+def _handlers_of_signals() -> Iterator[None]:
+    """A command that ends ignores Ctrl-C. One that ran inside a test would leave that to the tests after it, and to
+    the processes they start."""
+    yield
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,6 +7,7 @@ import pytest
 from handheld.cli import doctor, driver_checks, output, probe
 from handheld.conformance import run as running
 from handheld.drivers.store import Truth
+from handheld.measure import ceilings
 from helpers.furnished_phone import furnished_phone
 from helpers.phones import phones
 
@@ -33,6 +34,7 @@ def test_the_header_is_that_of_the_phone(furnished_phone, monkeypatch):
     monkeypatch.setattr("psutil.sensors_temperatures", lambda: pytest.fail("the host was asked"), raising=False)
     monkeypatch.setattr("platform.machine", lambda: "host-cpu")
     monkeypatch.setattr("handheld.cli.doctor.no_pyopencl", lambda: "not here")
+    monkeypatch.setattr(ceilings, "stored", lambda caps: None)  # Other tests may have measured them.
     furnished_phone.program("df", "echo head; echo /dev/block/dm-5 9000000 1000000 8000000 12% /data")
     facts, shown = examined("adb")
     assert (facts["target"], facts["model"]) == (NAME, "Google Pixel 7 (GS201, Android 14)")

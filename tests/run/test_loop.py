@@ -131,7 +131,6 @@ class PressCtrlC:
 def test_interrupted_in_the_middle_of_an_epoch_and_resumed(shared, tmp_path):
     trainer, start = shared
     path = tmp_path / "run.checkpoint"
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # Undo what earlier tests of this process set.
     reset(trainer, start)
     fit(trainer, data(), epochs=2)
     straight = trainer.state()
