@@ -48,7 +48,7 @@ def test_a_profile_stores_the_model_and_gives_joules(model, plan, batch, tmp_pat
     found, _ = model
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / "cache"))
     energy_models.store(found, plan.caps)
-    with plan.profile(batch, tmp_path / "one.run", steps=300, idle_s=0.3, sensors=(Meter,)) as run:
+    with plan.profile(batch, tmp_path / "one.run", seconds=1.0, idle_s=0.3, sensors=(Meter,)) as run:
         assert {row.id for row in run.joules()} == {row.id for row in run.ops() if row.launches}
         assert all(row.joules > 0 and row.source == "model" for row in run.joules())
         (total,) = run.step_joules()
