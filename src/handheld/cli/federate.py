@@ -19,7 +19,7 @@ from handheld.errors import HandheldError, ResultsError
 from handheld.federated.app import settings_of, write_app
 from handheld.federated.keys import Keys, make_keys
 from handheld.federated.page import write_page
-from handheld.federated.processes import Federation, free_port, link_command, node_command
+from handheld.federated.processes import Federation, environment, free_port, link_command, node_command
 from handheld.federated.record import COMPLETE, Record, newest, read_record
 
 federate = typer.Typer(
@@ -179,7 +179,7 @@ def link(
     handheld federate link --keys keys --host 0.0.0.0
     """
     command = link_command(host, free_port(port, host), Keys(keys) if keys else None, database)
-    os.execv(command[0], command)
+    os.execve(command[0], command, environment())
 
 
 @federate.command("node")
@@ -202,7 +202,7 @@ def node(
         raise HandheldError(f"--part {part} is not possible. Try: 0/4 to 3/4 for four devices")
     config: dict[str, str | int] = {"device": on, "partition-id": int(number), "num-partitions": int(total)}
     command = node_command(link, free_port(port), config, Keys(keys) if keys else None, key)
-    os.execv(command[0], command)
+    os.execve(command[0], command, environment())
 
 
 @federate.command("report")

@@ -23,6 +23,7 @@ In the order in which a round uses them:
 | `page` | the record as a page |
 | `keys` | certificates and keys for TLS and node authentication |
 | `processes` | SuperLink and SuperNodes as processes of this machine |
+| `virtual` | devices that are not there: they answer what a round would cost |
 | `app` | writes a small app to begin with (`template/`) |
 
 Beside these: `flower` names everything of Flower that is used, `shared_step` keeps the captured step of a run for its

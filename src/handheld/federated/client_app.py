@@ -30,6 +30,8 @@ from handheld.run.metrics import Metric
 
 #: The records of a message. "arrays" and "config" are the names that Flower's strategies use.
 ARRAYS, CONFIG, METRICS, FACTS, LEFT = "arrays", "config", "metrics", "handheld", "handheld-left"
+#: A fact of devices that only cost (virtual.py): they have no loss.
+VIRTUAL = "virtual"
 #: Started devices of this process: Flower may keep a process for several messages.
 _SITES: dict[tuple[int, int, str, int | None], Site] = {}  # by app, run, device and memory limit
 
@@ -87,7 +89,7 @@ class _Worker:
                 "left-out": 0 if train is None else train.dropped,
                 "test-samples": 0 if test is None else samples_in(test),
             }
-            return _facts({**site.facts(), **counts, "unix-seconds": time.time()})
+            return facts_record({**site.facts(), **counts, "unix-seconds": time.time()})
 
         return self._reply(message, facts)
 
@@ -97,11 +99,11 @@ class _Worker:
         def trained() -> RecordDict:
             config = config_in(message.content, CONFIG)
             site = self._site(context)
-            _same_model(config, site)
+            _same_model(config, mark(site.step))
             train, _ = self._sets(context)
             if train is None:
                 raise DataError("this device has no training data")
-            work = _work(config)
+            work = work_of(config)
             arrays = arrays_in(message.content, ARRAYS)
             run = None
             if self._runs is not None:
@@ -127,7 +129,7 @@ class _Worker:
                 "model": mark(site.step),
             }
             metrics = MetricRecord({"num-examples": result.samples, "train-loss": result.loss})
-            return RecordDict({ARRAYS: array_record(sent), METRICS: metrics, **_facts(costs)})
+            return RecordDict({ARRAYS: array_record(sent), METRICS: metrics, **facts_record(costs)})
 
         return self._reply(message, trained)
 
@@ -136,14 +138,14 @@ class _Worker:
 
         def evaluated() -> RecordDict:
             site = self._site(context)
-            _same_model(config_in(message.content, CONFIG), site)
+            _same_model(config_in(message.content, CONFIG), mark(site.step))
             _, test = self._sets(context)
             if test is None:
                 raise DataError("this device has no test data")
             found = site.evaluate(arrays_in(message.content, ARRAYS), test, self._metrics)
             notes = {name: value for name, value in found.items() if isinstance(value, str)}
             numbers = MetricRecord({name: value for name, value in found.items() if not isinstance(value, str)})
-            return RecordDict({METRICS: numbers, **_facts(notes)})
+            return RecordDict({METRICS: numbers, **facts_record(notes)})
 
         return self._reply(message, evaluated)
 
@@ -172,14 +174,15 @@ class _Worker:
             content = make()
         except HandheldError as error:
             _SITES.clear()  # A device that was lost is started anew for the next message.
-            content = _facts({"error": f"{error}", "kind": type(error).__name__})
+            content = facts_record({"error": f"{error}", "kind": type(error).__name__})
         except Exception as error:
             traceback.print_exc()
-            content = _facts({"error": f"{type(error).__name__}: {error}", "kind": "bug"})
+            content = facts_record({"error": f"{type(error).__name__}: {error}", "kind": "bug"})
         return Message(content=content, reply_to=message)
 
 
-def _work(config: Mapping[str, Any]) -> Work:
+def work_of(config: Mapping[str, Any]) -> Work:
+    """What the server asks for in a message."""
     return Work(
         round=int(config["server-round"]),
         epochs=int(config.get("local-epochs", 1)),
@@ -189,11 +192,13 @@ def _work(config: Mapping[str, Any]) -> Work:
     )
 
 
-def _same_model(config: Mapping[str, Any], site: Site) -> None:
-    wanted, own = str(config.get("model", "")), mark(site.step)
+def _same_model(config: Mapping[str, Any], own: str) -> None:
+    """Raises HandheldError if the server trains another model than this device has."""
+    wanted = str(config.get("model", ""))
     if wanted and wanted != own:
         raise HandheldError(f"the server trains model {wanted}, this device has model {own}. Try: the same app on both")
 
 
-def _facts(facts: Mapping[str, Any]) -> RecordDict:
+def facts_record(facts: Mapping[str, Any]) -> RecordDict:
+    """What a device reports, as a record of a reply."""
     return RecordDict({FACTS: ConfigRecord({**facts, "process": os.getpid()})})

@@ -42,6 +42,12 @@ def program(name: str) -> str:
     return str(path)
 
 
+def environment() -> dict[str, str]:
+    """The variables of this process, with the programs of this Python first. Flower's start each other by name,
+    also where the environment of this Python was not activated."""
+    return {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])}
+
+
 def link_command(host: str, port: int, keys: Keys | None, database: Path | None = None) -> list[str]:
     """The command of a SuperLink. Beyond this machine it needs keys."""
     command = [program("flower-superlink"), "--host", host, "--port", str(port)]
@@ -173,7 +179,7 @@ class Federation:
         self.port = free_port(self.port)
         host = "127.0.0.1"
         self.environment = {
-            **os.environ,
+            **environment(),
             "FLWR_HOME": str(self.folder / "flower"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",

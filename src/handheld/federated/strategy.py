@@ -14,7 +14,7 @@ from typing import Any
 from flwr.common.logger import log
 
 from handheld.errors import HandheldError
-from handheld.federated.client_app import ARRAYS, CONFIG, FACTS, METRICS
+from handheld.federated.client_app import ARRAYS, CONFIG, FACTS, METRICS, VIRTUAL
 from handheld.federated.compress import Form, decode
 from handheld.federated.flower import (
     ArrayRecord,
@@ -154,7 +154,7 @@ class Guarded(Strategy):
         facts |= {"samples": samples if is_number(samples) else 0, "loss": loss if is_number(loss) else None}
         if samples is None or not is_number(samples) or samples <= 0:
             return f"its number of samples is {samples}"
-        if loss is None or not is_number(loss):
+        if not (is_number(loss) or (loss is None and VIRTUAL in facts)):
             return f"its loss is {loss}"
         try:
             update = arrays_in(reply.content, ARRAYS)
@@ -166,7 +166,7 @@ class Guarded(Strategy):
         why = problem_of(update, self.arrays)
         if not why:
             arrays = array_record({name: update[name] for name in self.arrays})
-            own = MetricRecord({"num-examples": samples, "train-loss": loss})
+            own = MetricRecord({"num-examples": samples, **({} if loss is None else {"train-loss": loss})})
             reply.content = RecordDict({ARRAYS: arrays, METRICS: own})
         return why
 
