@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -71,16 +72,30 @@ def train(folder: Path, devices: list[str], rounds: int, kill: bool) -> tuple[Re
         return done() > 0 and read_record(results / "1").status == COMPLETE
 
     with Federation(folder / "processes", devices, tell=say) as federation:
-        plans = [("a SuperNode", lambda: kill_group(federation.nodes[0])), ("the runner", kill_runner)]
-        plans.append(("the SuperLink", lambda: kill_group(federation.link)))
-        for line in federation.run(app, [f'out="{results.as_posix()}"', f"rounds={rounds}"], finished):
-            if "accuracy" in line or "WARNING" in line:
-                say(line)
-            if kill and len(killed) < len(plans) and done() > len(killed):
-                what, act = plans[len(killed)]
-                if act():
-                    killed.append(what)
-                    say(f"killed {what} after round {done()}")
+        plans = {
+            "a SuperNode": lambda: kill_group(federation.nodes[0]),
+            "the runner": kill_runner,
+            "the SuperLink": lambda: kill_group(federation.link),
+        }
+
+        def killer() -> None:
+            for after, (what, act) in enumerate(plans.items(), 1):
+                while done() < after or not act():  # The runner runs only while its device trains or evaluates.
+                    if ended.wait(0.02):
+                        return
+                killed.append(what)
+                say(f"killed {what} after round {done()}")
+
+        ended = threading.Event()
+        thread = threading.Thread(target=killer, daemon=True)
+        if kill:
+            thread.start()
+        try:
+            for line in federation.run(app, [f'out="{results.as_posix()}"', f"rounds={rounds}"], finished):
+                if "accuracy" in line or "WARNING" in line:
+                    say(line)
+        finally:
+            ended.set()
     return read_record(results / "1"), killed
 
 
@@ -92,8 +107,8 @@ def kill_group(member: Member) -> bool:
 
 def kill_runner() -> bool:
     """Whether a runner that serves was found and killed."""
-    found = [one for one in psutil.process_iter(["name", "cmdline"]) if "serve" in (one.info["cmdline"] or ())]
-    runners = [one for one in found if RUNNER in " ".join(one.info["cmdline"][:1])]
+    found = [one for one in psutil.process_iter(["exe", "cmdline"]) if "serve" in (one.info["cmdline"] or ())]
+    runners = [one for one in found if RUNNER in (one.info["exe"] or "")]
     for one in runners:
         one.kill()
     return bool(runners)

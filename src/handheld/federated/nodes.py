@@ -46,9 +46,9 @@ class Nodes:
     def eligible(self, grid: Grid, need: str = "batches") -> list[int]:
         """The connected devices that may take part now. New ones are asked about themselves."""
         connected = list(grid.get_node_ids())
-        now = time.monotonic()
+        now, here = time.monotonic(), set(connected)
         for gone in (self._never, self._silent):
-            for node in [node for node in gone if node not in connected]:
+            for node in [node for node in gone if node not in here]:
                 del gone[node]  # It may come back with another app.
         ask = [
             node

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ from handheld.federated.keys import CERT, KEY, Keys
 
 #: Seconds until a program answers; seconds that it gets to end; how often a program is started again.
 READY_S, END_S, TRIES = 90.0, 10.0, 5
+#: How much of a log a message shows.
+LAST_LINES = 12
 
 
 def is_local(host: str) -> bool:
@@ -152,7 +155,7 @@ class Member:
     def tail(self) -> str:
         """The last lines of its log, without colours."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return "\n".join(re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()[-5:])
+        return "\n".join(re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()[-LAST_LINES:])
 
 
 def _group(pid: int) -> bool:
@@ -242,6 +245,7 @@ class Federation:
     def run(self, app: Path, settings: Sequence[str], finished: Callable[[], bool]) -> Iterator[str]:
         """Run an app until `finished` is true; yields the lines of its log. Programs that died are started again."""
         runs = 0
+        last: deque[str] = deque(maxlen=LAST_LINES)
         while True:
             runs += 1
             command = [program("flwr"), "run", str(app), "handheld", "--stream"]
@@ -253,13 +257,16 @@ class Federation:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
             ) as streaming:
-                yield from self._watched(streaming)
+                for line in self._watched(streaming):
+                    last.append(line)
+                    yield line
             if finished():
                 return
             if self.link.alive or runs > TRIES:  # Nothing died that could be started again: the app itself failed.
                 raise HandheldError(
-                    f"the training ended before its last round. The end of {self.link.log}:\n{self.link.tail()}\n"
-                    "Try: mend what it says, then the same command, which continues after the last round"
+                    "the training ended before its last round. The end of its log:\n" + "\n".join(last) + "\n"
+                    "Try: mend what it says, then the same command, which continues after the last round. "
+                    f"The SuperLink's log: {self.link.log}"
                 )
             self.tell("the SuperLink ended; it is started again, and the app continues after its last round")
             self.link.stop()
