@@ -50,6 +50,12 @@ def test_the_shares_add_up_to_the_step(tmp_path):
         assert "memory 3" in bound.text and bound.to_json()["limit"] == "compute"
 
 
+@pytest.mark.parametrize(("ms", "far"), [(6.0, False), (30.0, True)])
+def test_an_op_far_below_the_ceiling_is_not_blamed_on_the_device(ms, far, tmp_path):
+    with made(tmp_path, ms, 0.1, 0.01).open() as run:
+        assert ("The device could do much more" in run.bound().text) == far
+
+
 def test_memory_is_the_limit_if_bytes_take_longer(tmp_path):
     with made(tmp_path, 4.0, 8.0, 0.01).open() as run:
         bound = run.bound()

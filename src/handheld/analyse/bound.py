@@ -30,6 +30,7 @@ UNSPLIT = "compute or memory"  # without ceilings
 UNEXPLAINED = "unexplained"  # the error of the clocks
 WAITING = ("launches", "host", "data")  # limits that mostly mean that the device waits
 NAMED = 0.03  # Other limits are named in the text if they take at least this share.
+FAR = 0.2  # Below this share of the ceiling, the text says that the device itself is not the limit.
 
 _WHAT = {
     "compute": "is in ops that are limited by arithmetic",
@@ -128,6 +129,8 @@ def _text(limit: str, shares: dict[str, float], reached: float | None, ceilings:
     others = sorted(((share, name) for name, share in shares.items() if name != limit and share >= NAMED), reverse=True)
     if others:
         text += f". The rest: {', '.join(f'{name} {share:.0%}' for share, name in others)}"
+    if reached is not None and reached < FAR:
+        text += ". The device could do much more: slow kernels or other programs limit these ops"
     return text + ("." if ceilings else ". The ceilings of the device were not measured.")
 
 
