@@ -34,6 +34,8 @@ CONVS = {
     "padding wider than the image": ((2, 3, 2, 1), (4, 3, 3, 5), {"padding": (3, 4)}),
     "one channel": ((1, 1, 19, 23), (1, 1, 5, 4), {"padding": (2, 1)}),
     "many channels": ((1, 271, 5, 6), (70, 271, 3, 3), {"padding": (1, 1)}),
+    "many weights, strided": ((3, 150, 7, 5), (101, 150, 4, 3), {"padding": (1, 1), "stride": (2, 2)}),
+    "many weights, groups": ((2, 240, 5, 4), (262, 120, 3, 3), {"padding": (1, 1), "groups": 2}),
     "depthwise": ((2, 7, 11, 13), (7, 1, 3, 3), {"padding": (1, 1), "groups": 7}),
     "depthwise stride 2": ((2, 7, 11, 14), (7, 1, 3, 3), {"padding": (1, 1), "groups": 7, "stride": (2, 2)}),
     "depthwise 5x5": ((1, 19, 14, 14), (19, 1, 5, 5), {"padding": (2, 2), "groups": 19, "stride": (2, 1)}),

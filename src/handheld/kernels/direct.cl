@@ -20,12 +20,13 @@
 //     | i j k l |          | 0 e f g h 0 |
 //     +---------+          +-------------+
 //
-// `panel` holds the other operand as [set][panel][k][NT], with zeros past M. The launch before, `panels`, makes it.
+// `panel` holds the other operand as [set][panel][k][NT], with zeros past M. The launch before, `panels`, makes it. If
+// few work-items read a panel, each makes the terms of its chunk itself (CONV with `own`): they stay in its cache.
 //
 // A work-item (CONV; WEIGHT in brackets):
 //
 //     for a block of pixels [of columns]          total[rows of the block][lanes of the block]
-//       for a chunk of channels [of pixels]       copy the region, list the offsets of its terms
+//       for a chunk of channels [of pixels]       copy the region, list the offsets of its terms, make own panels
 //         for MR rows, for a panel                NV float16 per row in registers, then total +=
 //       transpose 16 x 16, then the epilogue
 //
@@ -56,41 +57,53 @@
 
 #define SLAB 64  // terms per work-item
 
-// get_global_id: slab of terms, panel, set.
-__kernel void panels(const __global A_TYPE *a, MAP_PARAMS, int k_most, __global float *panel) {
-  const int z = get_global_id(2), first = get_global_id(1) * NT;
-  MAP_OF(z)
-  __global float *to = panel + (z * get_global_size(1) + get_global_id(1)) * k_most * NT;
-  const int stop = min(((int)get_global_id(0) + 1) * SLAB, map.K);
-  for (int k = get_global_id(0) * SLAB; k < stop;) {
-    // A run of terms that differ in the last digit only. In most tensors they are contiguous.
+// Writes terms [first, stop) of the panel of NT lanes from lane `lane_first` on, as to[term][lane]. The first one is
+// to[0].
+inline void make_panel(const Map *p, const __global A_TYPE *a, int lane_first, int first, int stop,
+                       __global float *to) {
+  const Map map = *p;
+  // The terms of one lane are a row of taps each; they may go on to the next row and to the next channel.
+  const int rows_go_on = map.k_r == 1 || map.a_r == map.k_s * map.a_s;
+  const int channels_go_on = rows_go_on && map.a_c == map.k_r * map.k_s * map.a_s;
+  for (int k = first; k < stop;) {
+    // A run of terms with one distance. In most tensors they are contiguous.
     const int line = k / map.k_s, s = k - line * map.k_s, c = line / map.k_r, r = line - c * map.k_r;
-    int len = min(map.k_s - s, stop - k);
+    int len = rows_go_on ? (map.k_r - r) * map.k_s - s : map.k_s - s;
+    len = channels_go_on ? stop - k : min(len, stop - k);
     const int from = map.a_0 + c * map.a_c + r * map.a_r + s * map.a_s;
-    if (map.a_s == 1 && map.a_r == map.k_s) {
-      len = map.a_c == map.k_r * map.k_s ? stop - k : min((map.k_r - r) * map.k_s - s, stop - k);
-    }
     for (int lane = 0; lane < NT; lane += 16) {
-      const int live = map.M - first - lane;
+      const int live = map.M - lane_first - lane, at = from + (lane_first + lane) * map.a_m;
       int i = 0;
-      if (map.a_s == 1 && live >= 16) {
-        for (; i + 16 <= len; i += 16) {
+      if (map.a_s == 1 && live >= 16 && len > 2) {
+        // A square of 16 lanes x 16 terms. It may read past the last term, but not past the tensor.
+        for (; i < len && at + 15 * map.a_m + i + 16 <= map.a_size; i += 16) {
           float square[256];
           float16 row[16];
-          for (int j = 0; j < 16; ++j)
-            PSTORE(A_GET16(a + from + (first + lane + j) * map.a_m + i), j, square);
+          for (int j = 0; j < 16; ++j) PSTORE(A_GET16(a + at + j * map.a_m + i), j, square);
           turned(square, row);
-          for (int j = 0; j < 16; ++j)
-            *(__global loose16 *)(to + (k + i + j) * NT + lane) = row[j];
+          __global float *lines = to + (k - first + i) * NT + lane;
+          if (len - i >= 16) {
+            for (int j = 0; j < 16; ++j) *(__global loose16 *)(lines + j * NT) = row[j];
+          } else {
+            for (int j = 0; j < len - i; ++j) *(__global loose16 *)(lines + j * NT) = row[j];
+          }
         }
       }
       for (; i < len; ++i)
         for (int j = 0; j < 16; ++j)
-          to[(k + i) * NT + lane + j] =
-              j < live ? A_GET(a, from + (first + lane + j) * map.a_m + i * map.a_s) : 0.0f;
+          to[(k - first + i) * NT + lane + j] =
+              j < live ? A_GET(a, at + j * map.a_m + i * map.a_s) : 0.0f;
     }
     k += len;
   }
+}
+
+// get_global_id: slab of terms, panel, set.
+__kernel void panels(const __global A_TYPE *a, MAP_PARAMS, int k_most, __global float *panel) {
+  const int z = get_global_id(2), first = get_global_id(0) * SLAB;
+  MAP_OF(z)
+  __global float *to = panel + ((z * get_global_size(1) + get_global_id(1)) * k_most + first) * NT;
+  make_panel(&map, a, get_global_id(1) * NT, first, min(first + SLAB, map.K), to);
 }
 
 // ------------------------------------------------------------------------------------- direct
@@ -212,10 +225,11 @@ inline void multiply(const float *x, const int *rows, const int *terms, int coun
 }
 
 // A block is `images` x `rows` rows of pixels (in WEIGHT: `channels` channels) and `lanes` output channels, a multiple
-// of NT. With SPLIT 1 the images are cut into parts of `part_images`.
+// of NT. With SPLIT 1 the images are cut into parts of `part_images`. With `own` > 0 a work-item makes its own panels,
+// of at most `own` terms, in its part of `panel`.
 // get_global_id: CONV: set, block of lanes, block of pixels. WEIGHT: block of channels, block of lanes, part and set.
-__kernel void direct(const __global B_TYPE *b, const __global float *panel, MAP_PARAMS, int k_most,
-                     int images, int rows, int channels, int lanes, int part_images OUT_PARAMS) {
+__kernel void direct(const __global A_TYPE *a, const __global B_TYPE *b, __global float *panel, MAP_PARAMS,
+                     int k_most, int images, int rows, int channels, int lanes, int part_images, int own OUT_PARAMS) {
   float x[REGION], total[TOTAL], turn[16 * MOST_ROWS];
   int row_at[MOST_ROWS + MR], term_at[TERMS];
 // In CONV the set is in dimension 0: phases have different numbers of taps, and neighbouring work-items run on one
@@ -229,13 +243,15 @@ __kernel void direct(const __global B_TYPE *b, const __global float *panel, MAP_
   MAP_OF(z % sets)
   const int m_count = min(lanes, M - m_first), taps = TAP_ROWS * TAP_COLS;
   const int all = (M + NT - 1) / NT;
-  panel += (z % sets * all + m_first / NT) * k_most * NT;
 #if MODE == CONV
+  const int place = (block * get_global_size(1) + get_global_id(1)) * get_global_size(0) + z;
+  panel += own ? place * lanes * own : (z * all + m_first / NT) * k_most * NT;
   const int strips = (PIXEL_ROWS + rows - 1) / rows;
   const int image = block / strips * images, row = block % strips * rows;
   const int image_count = min(images, IMAGES - image), row_count = min(rows, PIXEL_ROWS - row);
   const int count = image_count * row_count * PIXEL_COLS;
 #else
+  panel += (z % sets * all + m_first / NT) * k_most * NT;
   const int channel = block * channels;
   const int channel_count = min(channels, CHANNELS - channel), count = channel_count * taps;
 #endif
@@ -243,37 +259,39 @@ __kernel void direct(const __global B_TYPE *b, const __global float *panel, MAP_
   for (int i = 0; i < tiles * MR * lanes; i += 16) PSTORE((float16)(0.0f), 0, total + i);
 #if MODE == CONV
   for (int c = 0; c < CHANNELS && taps; c += channels) {
-    const Region own = region_of(&map, image, image_count, row, row_count, c,
-                                 min(channels, CHANNELS - c));
-    const int terms = own.channels * taps, k_first = c * taps;
-    copy_region(&map, &own, b, x);
+    const Region held = region_of(&map, image, image_count, row, row_count, c, min(channels, CHANNELS - c));
+    const int terms = held.channels * taps, k_first = own ? 0 : c * taps, depth = own ? own : k_most;
+    copy_region(&map, &held, b, x);
+    for (int m = 0; own && m < m_count; m += NT)
+      make_panel(&map, a, m_first + m, c * taps, c * taps + terms, panel + m * own);
     for (int i = 0, n = 0; i < image_count; ++i)
       for (int y = 0; y < row_count; ++y)
-        for (int w = 0; w < PIXEL_COLS; ++w) row_at[n++] = pixel_at(&map, &own, image + i, row + y, w);
-    for (int d = 0, k = 0; d < own.channels; ++d)
+        for (int w = 0; w < PIXEL_COLS; ++w) row_at[n++] = pixel_at(&map, &held, image + i, row + y, w);
+    for (int d = 0, k = 0; d < held.channels; ++d)
       for (int r = 0; r < TAP_ROWS; ++r)
-        for (int s = 0; s < TAP_COLS; ++s) term_at[k++] = d * own.pitch + tap_at(&map, &own, r, s);
+        for (int s = 0; s < TAP_COLS; ++s) term_at[k++] = d * held.pitch + tap_at(&map, &held, r, s);
 #else
   const int i_stop = min(IMAGES, (split + 1) * part_images);
   for (int i = split * part_images; i < i_stop; i += images)
   for (int y = 0; y < PIXEL_ROWS; y += rows) {
-    const Region own = region_of(&map, i, min(images, i_stop - i), y, min(rows, PIXEL_ROWS - y),
-                                 channel, channel_count);
-    const int terms = own.images * own.rows * PIXEL_COLS, k_first = (i * PIXEL_ROWS + y) * PIXEL_COLS;
-    copy_region(&map, &own, b, x);
+    const Region held = region_of(&map, i, min(images, i_stop - i), y, min(rows, PIXEL_ROWS - y),
+                                  channel, channel_count);
+    const int terms = held.images * held.rows * PIXEL_COLS, k_first = (i * PIXEL_ROWS + y) * PIXEL_COLS;
+    const int depth = k_most;
+    copy_region(&map, &held, b, x);
     for (int d = 0, n = 0; d < channel_count; ++d)
       for (int r = 0; r < TAP_ROWS; ++r)
-        for (int s = 0; s < TAP_COLS; ++s) row_at[n++] = d * own.pitch + tap_at(&map, &own, r, s);
-    for (int d = 0, k = 0; d < own.images; ++d)
-      for (int h = 0; h < own.rows; ++h)
-        for (int w = 0; w < PIXEL_COLS; ++w) term_at[k++] = pixel_at(&map, &own, i + d, y + h, w);
+        for (int s = 0; s < TAP_COLS; ++s) row_at[n++] = d * held.pitch + tap_at(&map, &held, r, s);
+    for (int d = 0, k = 0; d < held.images; ++d)
+      for (int h = 0; h < held.rows; ++h)
+        for (int w = 0; w < PIXEL_COLS; ++w) term_at[k++] = pixel_at(&map, &held, i + d, y + h, w);
 #endif
     for (int n = count; n < tiles * MR; ++n) row_at[n] = row_at[count - 1];
     for (int n = 0; n < tiles; ++n)
       for (int m = 0; m < m_count; m += NT)
         for (int k = 0; k < terms; k += RUN)
           multiply(x, row_at + n * MR, term_at + k, min(RUN, terms - k),
-                   panel + (m / NT * k_most + k_first + k) * NT, total + n * MR * lanes + m, lanes);
+                   panel + (m / NT * depth + k_first + k) * NT, total + n * MR * lanes + m, lanes);
   }
   for (int m = 0; m < m_count; m += 16) {
     for (int n = 0; n < count; n += 16) {

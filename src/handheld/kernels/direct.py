@@ -1,6 +1,7 @@
 """Convolutions with more than one tap, and their gradients, on a CPU: the blocks and launches of direct.cl.
 
     panels ──► direct ──► combine        (`combine` only if the images are cut into parts)
+               direct                    (few work-items read the same panel: each makes its own)
 
 `blocks` decides how a problem is cut, or that another kernel should run it. `lower` makes the launches.
 """
@@ -20,6 +21,9 @@ from handheld.kernels.reshape import OWN, half_output, within
 
 #: The same limits as in direct.cl.
 REGION, TERMS, TOTAL, MOST_ROWS, SLAB = 32768, 256, 65536, 512, 64
+
+#: Blocks with all pixels: for this many bytes of weights or more, and about this many lanes; elements of their panels.
+MANY_WEIGHTS, WHOLE_LANES, MOST_PANEL = 1 << 19, 256, 65536
 
 WriteText = Callable[[Problem, Epilogue | None, Mapping[str, int]], str]
 
@@ -62,6 +66,8 @@ class Blocks:
     tile_rows: int
     vectors: int
     k_most: int
+    #: Terms of the panels that each work-item makes for itself; 0: a launch before makes all panels.
+    own: int = 0
 
 
 def side_of(problem: Problem) -> Side:
@@ -101,6 +107,9 @@ def blocks(problem: Problem, caps: DeviceCaps) -> Blocks | None:
     all_lanes = round_up(problem.m, width)
     if problem.mode == "WEIGHT":
         return _weight(problem, side, tile_rows, vectors, all_lanes, units)
+    whole = _whole(problem, side, tile_rows, vectors, all_lanes, units)
+    if whole is not None:
+        return whole
     lanes = min(all_lanes, TOTAL // 64)
     while lanes > width and side.cols > TOTAL // lanes:
         lanes = round_up(lanes // 2, width)
@@ -128,6 +137,27 @@ def blocks(problem: Problem, caps: DeviceCaps) -> Blocks | None:
     return Blocks(
         images, rows, channels, lanes, grid, 1, side.images, tile_rows, vectors, side.channels * side.all_taps
     )
+
+
+def _whole(problem: Problem, side: Side, tile_rows: int, vectors: int, all_lanes: int, units: int) -> Blocks | None:
+    """Blocks with all pixels, each with its own lanes, for few pixels and many weights. Every weight is then read once,
+    by the work-item that turns it into its panel. None if the pixels do not fit."""
+    width, pixels = 16 * vectors, side.images * side.rows * side.cols
+    most = TOTAL // max(round_up(pixels, tile_rows), 1) // width * width
+    pitch = side.pitch(side.images, side.rows)
+    channels = min(side.channels, TERMS // side.all_taps, REGION // pitch)
+    if pixels > MOST_ROWS // tile_rows * tile_rows or most < width or channels < 1:
+        return None
+    if problem.m * problem.k * 4 < MANY_WEIGHTS:
+        return None
+    # Each block copies all pixels, so its lanes should be many; but all units need the same number of blocks.
+    turns = -(-all_lanes * problem.sets // (units * min(most, WHOLE_LANES)))
+    lanes = min(round_up(-(-all_lanes * problem.sets // (turns * units)), width), most, all_lanes)
+    if channels * side.all_taps * lanes > MOST_PANEL:
+        channels = max(MOST_PANEL // (side.all_taps * lanes), 1)
+    grid = 1, -(-problem.m // lanes)
+    own = channels * side.all_taps
+    return Blocks(side.images, side.rows, channels, lanes, grid, 1, side.images, tile_rows, vectors, own, own)
 
 
 def _weight(problem: Problem, side: Side, tile_rows: int, vectors: int, all_lanes: int, units: int) -> Blocks | None:
@@ -160,6 +190,8 @@ def lower(problem: Problem, cut: Blocks, node: Node, graph: Graph, caps: DeviceC
     width, maps = 16 * cut.vectors, ints(*problem.maps)
     panels = -(-problem.m // width)
     panel_size = problem.sets * panels * cut.k_most * width
+    if cut.own:
+        panel_size = problem.sets * cut.grid[0] * cut.grid[1] * cut.lanes * cut.own
     within(node, max(cut.splits * size, panel_size), "partial sums or elements of its panels")
     tile = {"DIRECT": 1, "MR": cut.tile_rows, "NV": cut.vectors}
     # Only conv_weight has no epilogue. Its partial sums are the output if there is one part only.
@@ -175,18 +207,21 @@ def lower(problem: Problem, cut: Blocks, node: Node, graph: Graph, caps: DeviceC
         (1, 1, 1),
     )
     args: tuple[Arg, ...] = (
+        Buffer(problem.a),
         Buffer(problem.b),
         Workspace(0),
         *maps,
-        *ints(cut.k_most, cut.images, cut.rows, cut.channels, cut.lanes, cut.part_images),
+        *ints(cut.k_most, cut.images, cut.rows, cut.channels, cut.lanes, cut.part_images, cut.own),
     )
     wide = (*cut.grid, problem.sets * cut.splits)
     if problem.mode == "CONV":
         wide = (problem.sets, cut.grid[1], cut.grid[0])
-    why = f"direct, blocks of {cut.images}x{cut.rows}x{cut.channels}, {cut.lanes} lanes"
+    why = f"direct, blocks of {cut.images}x{cut.rows}x{cut.channels}, {cut.lanes} lanes" + ", own panels" * (
+        cut.own > 0
+    )
     if cut.splits == 1:
         second = Launch("direct", text, args + last, wide, (1, 1, 1))
-        return Lowered((first, second), (panel_size * 4,), why)
+        return Lowered((second,) if cut.own else (first, second), (panel_size * 4,), why)
     second = Launch("direct", text, (*args, Workspace(1)), wide, (1, 1, 1))
     combine = line(
         "combine",
