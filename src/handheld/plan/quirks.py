@@ -30,6 +30,9 @@ class Quirk:
     simulator: bool = False
     #: Whether the driver keeps what it has built, so that a runner need not ask it for binaries.
     keeps_programs: bool = False
+    #: Whether the driver compiles a kernel at its first launch, one at a time in a process, and keeps it in a folder
+    #: for all processes.
+    compiles_at_launch: bool = False
 
 
 QUIRKS: tuple[Quirk, ...] = (
@@ -55,6 +58,14 @@ QUIRKS: tuple[Quirk, ...] = (
         "launch again for the real size. It keeps what it has built by itself",
         "measured with PoCL 3.0: with binaries, the check of a driver takes 2.3 times the processor time",
         keeps_programs=True,
+    ),
+    Quirk(
+        "pocl-first-launch",
+        r"\bpocl\b",
+        "PoCL compiles a kernel at its first launch, and no two kernels of a process at the same time. Other processes "
+        "compile them faster (backends/opencl/ahead.py)",
+        "measured with PoCL 3.0: two thirds of the time to the first step on a machine with two cores",
+        compiles_at_launch=True,
     ),
 )
 
@@ -86,6 +97,11 @@ def known_avoid(caps: DeviceCaps) -> str:
 def keeps_programs(caps: DeviceCaps) -> bool:
     """Whether the driver keeps what it has built, and binaries would only cost time."""
     return any(q.keeps_programs for q in quirks_of(caps))
+
+
+def compiles_at_launch(caps: DeviceCaps) -> bool:
+    """Whether kernels are compiled at their first launch, and other processes can do it before."""
+    return any(q.compiles_at_launch for q in quirks_of(caps))
 
 
 def simulated(caps: DeviceCaps) -> bool:

@@ -1,6 +1,6 @@
 """The program texts of a plan, as the compiler of the device gets them.
 
-Each distinct text of the launches is compiled once. On a CPU the texts of a kernel family become one program
+Each distinct text of the launches is compiled once. On a CPU the texts of a kernel family become one program or a few
 (merge.py), because each build is slow, and ask for all vectors of the processor (widen.py). Backends and plan files
 both take the texts from here, so they build the same programs.
 """
@@ -18,6 +18,10 @@ from handheld.plan.widen import texts_of
 if TYPE_CHECKING:
     from handheld.kernels.base import Launch
     from handheld.plan.plan import Plan
+
+
+#: Families with longer texts become several programs, which other processes can build (backends/opencl/ahead.py).
+MOST_CHARACTERS = 200_000
 
 
 class ProgramText:
@@ -59,8 +63,8 @@ class ProgramTexts(NamedTuple):
 def program_texts(plan: Plan, merged: bool = True, known: Mapping[str, str] | None = None) -> ProgramTexts:
     """Returns the programs of a plan, in the order of its launches.
 
-    With `merged`, a family is one program on a CPU. The caller has the programs of the texts in `known` (text -> the
-    text that was compiled for it): they are left out if this plan needs the same.
+    With `merged`, a family is one program on a CPU, or several if its texts are long. The caller has the programs of
+    the texts in `known` (text -> the text that was compiled for it): they are left out if this plan needs the same.
     """
     merged = merged and plan.caps.kind == "cpu"
     groups: dict[str, dict[str, Launch]] = {}
@@ -74,4 +78,17 @@ def program_texts(plan: Plan, merged: bool = True, known: Mapping[str, str] | No
     compiled = texts_of(launches, plan.caps)
     ready = {text for text, before in (known or {}).items() if compiled.get(text) == before}
     rest = [{text: launch for text, launch in texts.items() if text not in ready} for texts in groups.values()]
-    return ProgramTexts([ProgramText(texts, compiled) for texts in rest if texts], compiled)
+    parts = [part for texts in rest if texts for part in _parts(texts, compiled)]
+    return ProgramTexts([ProgramText(texts, compiled) for texts in parts], compiled)
+
+
+def _parts(texts: Mapping[str, Launch], compiled: Mapping[str, str]) -> list[dict[str, Launch]]:
+    """Cuts the texts of a family into parts of about the same length."""
+    length = sum(len(compiled[text]) for text in texts)
+    count = max(-(-length // MOST_CHARACTERS), 1)
+    parts: list[dict[str, Launch]] = [{} for _ in range(count)]
+    so_far = 0
+    for text in sorted(texts):
+        parts[min(so_far * count // max(length, 1), count - 1)][text] = texts[text]
+        so_far += len(compiled[text])
+    return [part for part in parts if part]

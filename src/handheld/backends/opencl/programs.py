@@ -113,6 +113,11 @@ class Programs:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
+    @property
+    def sources(self) -> list[ProgramText]:
+        """The programs that are not built yet. Programs that several plans share are not among them."""
+        return self._programs if self._kept is None else []
+
     def turn(self, launch: Launch) -> int:
         """Returns the position of a launch's program in the build order."""
         return self._turns.get(launch.text, -1)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from handheld.backends.base import ClockMark, Counters, Session, check_device, open_session
+from handheld.backends.opencl.ahead import compile_ahead
 from handheld.backends.opencl.bind import bind
 from handheld.backends.opencl.devices import find, opencl
 from handheld.backends.opencl.memory import Memory, NodePlaces
@@ -132,6 +133,8 @@ class OpenCLSession(Session):
         plans = self.plan.graphs
         for name, graph in plans.items():
             self._nodes[name] = [Work(f"{name}/{i}", ()) for i in range(len(graph.lowered))]
+        if threads is None:
+            compile_ahead(self.plan, programs.sources)
         with programs.building(threads):
             order = [
                 (max((programs.turn(launch) for launch in lowered.launches), default=0), name, i)
