@@ -20,7 +20,6 @@ from handheld.package import checkpoint_origin
 from handheld.run.checkpoint import Checkpoint, data_facts, read_checkpoint, write_checkpoint
 from handheld.run.evaluate import evaluate
 from handheld.run.fit_arguments import as_data, batches_per_update, check_calls, check_counts, check_graphs, writable
-from handheld.run.guards import Guards
 from handheld.run.history import Epoch, History
 from handheld.run.interrupt import Interrupt, Interrupted
 from handheld.run.losses import LOOK, Losses, StepLoss
@@ -32,6 +31,7 @@ from handheld.run.sizes import add_sizes, largest, sizes_for
 from handheld.run.stopping import Best, goal_of
 
 if TYPE_CHECKING:
+    from handheld.run.guards import Guards
     from handheld.run.trainer import Trainer
 
 
@@ -101,6 +101,8 @@ def fit(
         raise CheckpointError("resume needs a checkpoint to continue from. Try: checkpoint=PATH")
     goal = goal_of(best, mode, patience, keep_best, test is not None, metrics or {})
     loop = _Loop(trainer, as_data(data, epochs), epochs, callbacks)
+    from handheld.run.guards import Guards  # Its modules about sensors and targets are slow to import.
+
     loop.guards = Guards(battery_floor, thermal_limit, trainer.plan.device)
     loop.losses = Losses(trainer, stop_on_nan or find_nan, Replay(trainer) if find_nan else None, loop.hear)
     loop.rates, loop.best = Rates(trainer, rate, rate_every, loop.batches, goal), Best(goal, trainer)
