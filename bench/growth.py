@@ -2,7 +2,7 @@
 
     python bench/growth.py [--on opencl] [--only batch,depth,length] [--rounds 5] [--seconds 0.2] [--json FILE]
 
-    batch     ResNet-18 on images of 32x32, batch 1 to 256
+    batch     ResNet-18 on images of 64x64, batch 1 to 256
     depth     ResNet-18 to ResNet-152 on images of 32x32, batch 8
     length    a GPT of 2 layers, width 128, batch 1, 128 to 4,096 tokens
 
@@ -36,7 +36,7 @@ def points(only: list[str]) -> Iterator[tuple[str, int, Workload, int]]:
     """The axis, the value on it, the workload and its batch."""
     if "batch" in only:
         for batch in BATCHES:
-            yield "batch", batch, suite.get("resnet18", size="small"), batch
+            yield "batch", batch, suite.get("resnet18", size=64, classes=10), batch
     if "depth" in only:
         for depth in DEPTHS:
             yield "depth", depth, suite.get("resnet18", size="small", depth=depth), 8

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 IMAGE = ROOT / "docs" / "images" / "growth.svg"
 DEVICE = "pocl-3.0"
 AXES = {
-    "batch": "ResNet-18, 32x32: batch",
+    "batch": "ResNet-18, 64x64: batch",
     "depth": "ResNets, 32x32, batch 8: layers",
     "length": "GPT, 2 layers, batch 1: tokens",
 }

@@ -101,9 +101,7 @@ def fit(
         raise CheckpointError("resume needs a checkpoint to continue from. Try: checkpoint=PATH")
     goal = goal_of(best, mode, patience, keep_best, test is not None, metrics or {})
     loop = _Loop(trainer, as_data(data, epochs), epochs, callbacks)
-    from handheld.run.guards import Guards  # Its modules about sensors and targets are slow to import.
-
-    loop.guards = Guards(battery_floor, thermal_limit, trainer.plan.device)
+    loop.guards = _guards(battery_floor, thermal_limit, trainer.plan.device)
     loop.losses = Losses(trainer, stop_on_nan or find_nan, Replay(trainer) if find_nan else None, loop.hear)
     loop.rates, loop.best = Rates(trainer, rate, rate_every, loop.batches, goal), Best(goal, trainer)
     loop.test = None if test is None else as_data(test, epochs)
@@ -117,6 +115,12 @@ def fit(
 
 class _Stop(Exception):
     """Ends the run cleanly."""
+
+
+def _guards(battery_floor: float | None, thermal_limit: float | None, device: str) -> Guards:
+    from handheld.run.guards import Guards  # Its modules about sensors and targets are slow to import.
+
+    return Guards(battery_floor, thermal_limit, device)
 
 
 class _Loop:
