@@ -1,12 +1,13 @@
 """Measures how a step grows with the batch, the depth and the length of a sequence, beside PyTorch.
 
-    python bench/growth.py [--on opencl] [--only batch,depth,length] [--rounds 5] [--seconds 0.2] [--json FILE]
+    python bench/growth.py [--on opencl] [--only batch,depth,length] [--rounds 9] [--seconds 0.05] [--json FILE]
 
     batch     ResNet-18 on images of 64x64, batch 1 to 256
     depth     ResNet-18 to ResNet-152 on images of 32x32, batch 8
     length    a GPT of 2 layers, width 128, batch 1, 128 to 4,096 tokens
 
-Handheld and PyTorch take turns; a time is the median of the turns. `capture` and `plan` are the seconds of each before
+Handheld and PyTorch take turns; a time is that of the fastest turn, because other programs only make turns slower.
+`others` is the number of cores that they held meanwhile. `capture` and `plan` are the seconds of each before
 the first step. `bytes` is the memory of the plan: its state, and what the step needs at most.
 `python scripts/draw_growth.py` draws docs/images/growth.svg from the file.
 """
@@ -14,7 +15,6 @@ the first step. `bytes` is the memory of the plan: its state, and what the step 
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,6 +24,7 @@ from result_file import Row, device_id, save
 
 from handheld import suite
 from handheld.backends.base import describe
+from handheld.measure.load import Load
 from handheld.suite.workload import Workload
 
 BATCHES, DEPTHS, LENGTHS = (1, 4, 16, 64, 256), (18, 34, 50, 101, 152), (128, 256, 512, 1024, 2048, 4096)
@@ -77,7 +78,7 @@ def pytorch(workload: Workload, batch: int) -> Steps:
     return steps
 
 
-def medians(contestants: list[Steps], rounds: int, seconds: float) -> list[float]:
+def fastest(contestants: list[Steps], rounds: int, seconds: float) -> list[float]:
     """Seconds per step of each."""
     counts = []
     for steps in contestants:
@@ -92,15 +93,15 @@ def medians(contestants: list[Steps], rounds: int, seconds: float) -> list[float
             begun = time.perf_counter()
             steps(count)
             spent.append((time.perf_counter() - begun) / count)
-    return [statistics.median(spent) for spent in times]
+    return [min(spent) for spent in times]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--only", default="batch,depth,length")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.2, help="seconds of a turn")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=0.05, help="seconds of a turn")
     parser.add_argument("--json", help="write all figures here")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -109,7 +110,9 @@ def main() -> None:
     rows = []
     for axis, value, workload, batch in points(options.only.split(",")):
         steps, facts = ours(workload, batch, options.on)
-        mine, theirs = medians([steps, pytorch(workload, batch)], options.rounds, options.seconds)
+        load = Load()
+        mine, theirs = fastest([steps, pytorch(workload, batch)], options.rounds, options.seconds)
+        others = load.so_far()
         row = Row(
             f"{axis} {value}",
             device_id(caps.name, caps.driver),
@@ -117,10 +120,10 @@ def main() -> None:
             "ms",
             ratio=mine / theirs,
             against="PyTorch",
-            details={"peer ms": 1e3 * theirs, **facts},
+            details={"peer ms": 1e3 * theirs, **facts, "others": None if others is None else round(others.cores, 1)},
         )
         rows.append(row)
-        shown = "  ".join(f"{name} {figure:.4g}" for name, figure in row.details.items())
+        shown = "  ".join(f"{name} {figure:.4g}" for name, figure in row.details.items() if figure is not None)
         print(f"{row.what:12} {row.value:8.2f} ms  ratio {row.ratio:.2f}  {shown}", flush=True)
         if options.json:
             save(options.json, "Growth", rows)

@@ -100,13 +100,13 @@ def _message(job: Job) -> Message:
 
 
 def driver_folder() -> Path | None:
-    """The folder in which PoCL keeps what it compiled; None if it keeps nothing or has not used it yet."""
+    """The folder in which PoCL keeps what it compiled; None if it keeps nothing or has not made the folder yet."""
     if os.environ.get("POCL_KERNEL_CACHE") == "0":
         return None
     base = os.environ.get("XDG_CACHE_HOME")
     usual = (Path(base) if base else Path.home() / ".cache") / "pocl" / "kcache"
     folder = Path(os.environ.get("POCL_CACHE_DIR") or usual)
-    return folder if folder.is_dir() else None
+    return folder if folder.is_dir() and os.access(folder, os.W_OK) else None
 
 
 def jobs_of(plan: Plan, programs: Sequence[ProgramText]) -> list[Job]:
