@@ -3,10 +3,10 @@
     python bench/federated_kills.py --json results/federated.json
 
 A SuperLink and four SuperNodes run on this machine: two train on OpenCL, one through a native runner over ssh (a real
-OpenSSH server on the loopback address), one on the reference device. The app is that of `handheld federate init`:
-digits, split unevenly by class. After the first round a SuperNode is killed with everything that it started, after the
-second the runner, after the third the SuperLink, each by `kill -9`. The training must reach its last round and 95%
-accuracy, and no device may be counted twice in a round.
+OpenSSH server on the loopback address), one on `torch:cpu`, PyTorch op by op. The app is that of `handheld federate
+init`: digits, split unevenly by class. After the first round a SuperNode is killed with everything that it started,
+after the second the runner, after the third the SuperLink, each by `kill -9`. The training must reach its last round
+and 95% accuracy, and no device may be counted twice in a round.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from handheld.backends.base import describe  # noqa: E402
 from handheld.errors import HandheldError  # noqa: E402
 from handheld.federated.app import write_app  # noqa: E402
 from handheld.federated.processes import Federation, Member  # noqa: E402
-from handheld.federated.record import COMPLETE, Record, cost_to_target, read_record  # noqa: E402
+from handheld.federated.record import COMPLETE, Record, by_device, cost_to_target, read_record  # noqa: E402
 from helpers.opencl_library import opencl_library  # noqa: E402
 from helpers.ssh_server import ssh_server  # noqa: E402
 
@@ -45,12 +45,13 @@ def main() -> None:
     parser.add_argument("--no-kills", action="store_true", help="let the training run undisturbed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="bring the figures into a result file")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # So that no program is left behind.
     with tempfile.TemporaryDirectory(prefix="handheld-federated-") as name:
         folder = Path(name)
         with ssh_server(folder / "server", {"HANDHELD_OPENCL": opencl_library()}) as server:
             os.environ["HANDHELD_SSH"] = server.client
-            devices = ["opencl", "opencl", server.name, "reference:cpu"]
-            record, killed = train(folder, devices, options.rounds, not options.no_kills)
+            devices = ["opencl", "opencl", server.name, "torch:cpu"]
+            record, killed = train(folder, devices, options.rounds, None if options.no_kills else server.home)
     rows = figures(record, killed, options)
     for row in rows:
         print(f"{row.what}: {row.value} {row.unit} {row.details}")
@@ -58,8 +59,8 @@ def main() -> None:
         save(options.json, "Federated training", rows)
 
 
-def train(folder: Path, devices: list[str], rounds: int, kill: bool) -> tuple[Record, list[str]]:
-    """The record of a training, and what was killed."""
+def train(folder: Path, devices: list[str], rounds: int, login: Path | None) -> tuple[Record, list[str]]:
+    """The record of a training, and what was killed. `login` is the home folder of the runner; None kills nothing."""
     app, results = folder / "digits", folder / "results"
     write_app(app)
     killed: list[str] = []
@@ -74,7 +75,7 @@ def train(folder: Path, devices: list[str], rounds: int, kill: bool) -> tuple[Re
     with Federation(folder / "processes", devices, tell=say) as federation:
         plans = {
             "a SuperNode": lambda: kill_group(federation.nodes[0]),
-            "the runner": kill_runner,
+            "the runner": lambda: login is not None and kill_runner(login),
             "the SuperLink": lambda: kill_group(federation.link),
         }
 
@@ -88,7 +89,7 @@ def train(folder: Path, devices: list[str], rounds: int, kill: bool) -> tuple[Re
 
         ended = threading.Event()
         thread = threading.Thread(target=killer, daemon=True)
-        if kill:
+        if login is not None:
             thread.start()
         try:
             for line in federation.run(app, [f'out="{results.as_posix()}"', f"rounds={rounds}"], finished):
@@ -105,10 +106,10 @@ def kill_group(member: Member) -> bool:
     return True
 
 
-def kill_runner() -> bool:
-    """Whether a runner that serves was found and killed."""
+def kill_runner(login: Path) -> bool:
+    """Whether a runner that serves was found and killed. It runs from the home folder of the login."""
     found = [one for one in psutil.process_iter(["exe", "cmdline"]) if "serve" in (one.info["cmdline"] or ())]
-    runners = [one for one in found if RUNNER in (one.info["exe"] or "")]
+    runners = [one for one in found if (one.info["exe"] or "").startswith(f"{login}/") and RUNNER in one.info["exe"]]
     for one in runners:
         one.kill()
     return bool(runners)
@@ -121,6 +122,7 @@ def figures(record: Record, killed: list[str], options: argparse.Namespace) -> l
     )
     if record.status != COMPLETE:
         raise HandheldError("the training is not complete")
+    seconds = max(one.seconds for one in record.rounds)
     accuracy = max(one.metrics.get("accuracy", 0.0) for one in record.rounds)
     cost = cost_to_target(record, "accuracy", TARGET)
     updates = [sum(visit.trained for visit in one.visits) for one in record.rounds if one.number]
@@ -133,6 +135,8 @@ def figures(record: Record, killed: list[str], options: argparse.Namespace) -> l
         "updates per round": ", ".join(map(str, updates)),
         "rounds to 95%": None if cost is None else cost.rounds,
         "counted twice": twice,
+        "seconds": round(seconds),
+        "updates by device": ", ".join(f"{facts['updates']} {name}" for name, facts in by_device(record).items()),
     }
     return [
         Row(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ import torch
 
 import handheld
 from handheld.errors import HandheldError, ResultsError
+from handheld.federated.app import write_app
 from handheld.federated.compress import Form, decode, encode
 from handheld.federated.local import Site, Work
 from handheld.federated.model import arrays_of, exchanged, mark, problem_of
+from handheld.federated.protocols import as_data
 from handheld.federated.record import (
     COMPLETE,
     Record,
@@ -169,6 +172,47 @@ def test_costs_of_a_record(tmp_path: Path) -> None:
     assert cost is not None and cost.joules is None, "a sum without one device is no sum"
     record.write(tmp_path)
     assert read_record(tmp_path) == record
+
+
+def test_both_protocols_as_data(tmp_path: Path) -> None:
+    """Every target that was reached with the part of each device, and what quarters of the spending reached."""
+    found = as_data(a_record())
+    costs = {one["target"]: one for one in found["cost_to_target"]}
+    assert max(costs) == 0.9 and costs[0.9]["joules"] == 6.0
+    until = costs[0.9]["devices"]["board"]
+    assert until["updates"] == 1 and until["bytes"] == 2 * 50 + 2 * 100, "the bytes of both rounds, up and down"
+    assert found["quality_under_budget"]["rounds"][-1] == {"amount": 3, "accuracy": 0.9}
+    nothing = as_data(Record("m", "1", {}, rounds=[Round(0, 1.0)]))
+    assert nothing["cost_to_target"] == [] and list(nothing["quality_under_budget"]) == ["seconds"]
+
+
+def test_reports_of_a_training(tmp_path: Path, run: Any) -> None:
+    a_record().write(tmp_path)
+    done = run("federate", "report", str(tmp_path), "--target", "0.9", "--budget", "joules=4")
+    assert done.exit_code == 0 and "accuracy 0.5" in done.stdout
+    assert "2 rounds, 20.0 s" in done.stdout and "600 B sent" in done.stdout
+    found = json.loads(run("federate", "report", str(tmp_path), "--json").stdout)
+    assert found["metric"] == "accuracy" and found["cost_to_target"] and found["quality_under_budget"]
+    assert "Try: --budget seconds=60" in run("federate", "report", str(tmp_path), "--budget", "much").stderr
+
+
+def test_settings_are_checked_before_anything_starts(tmp_path: Path, run: Any) -> None:
+    write_app(tmp_path / "app")
+    project = tmp_path / "app" / "pyproject.toml"
+    text = project.read_text()
+    for bad, said in (
+        ("rounds = 0", "rounds is 0 in the settings of the app. Try: rounds = 10"),
+        ('rounds = "ten"', "rounds is 'ten'"),
+        ('rounds = 2\nrate = "fast"', "rate is 'fast'"),
+    ):
+        project.write_text(text.replace("rounds = 10", bad))
+        done = run("federate", "run", str(tmp_path / "app"))
+        assert done.exit_code == 1 and said in done.stderr
+    project.write_text(text)
+    assert "unknown device 'nonsense'" in run("federate", "run", str(tmp_path / "app"), "--on", "nonsense").stderr
+    for link in ("localhost", "localhost:http", ":8000", "localhost:99999"):
+        said = run("federate", "node", "--on", "opencl", "--link", link).stderr
+        assert f"'{link}' is no address of a SuperLink. Try: --link HOST:PORT" in said
 
 
 def test_damaged_records(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Flower's transport is tested with real processes in tests/federated/test_deploye
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -97,7 +98,7 @@ class LoopGrid(Grid):
         for message in messages:
             node = message.metadata.dst_node_id
             self.asked.append((message.metadata.message_type, node))
-            reply = self.change(node, self.apps[node](message, self.contexts[node]))
+            reply = self.change(node, self.apps[node](copy.deepcopy(message), self.contexts[node]))
             if reply is not None:
                 replies.append(reply)
         return replies

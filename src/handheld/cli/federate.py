@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -13,14 +12,17 @@ from typing import Annotated
 import typer
 
 from handheld.cli import output
-from handheld.cli.federate_tables import by_device_table, rounds_table, target_rows
+from handheld.cli.federate_tables import budget_rows, by_device_table, rounds_table, target_rows
 from handheld.cli.options import Json
+from handheld.cli.stopping import terminated
 from handheld.errors import HandheldError, ResultsError
 from handheld.federated.app import settings_of, write_app
 from handheld.federated.keys import Keys, make_keys
 from handheld.federated.page import write_page
-from handheld.federated.processes import Federation, environment, free_port, link_command, node_command
+from handheld.federated.processes import Federation, check_device, environment, free_port, link_command, node_command
+from handheld.federated.protocols import as_data
 from handheld.federated.record import COMPLETE, Record, newest, read_record
+from handheld.federated.settings import checked
 
 federate = typer.Typer(
     invoke_without_command=True, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}
@@ -69,7 +71,7 @@ def run(
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Results; default: those of the app.")] = None,
     keys: KeysFolder = None,
     port: Annotated[
-        int | None, typer.Option(metavar="N", help="The port of the SuperLink; default: a free one.")
+        int | None, typer.Option(metavar="N", min=1, max=65535, help="The port of the SuperLink; default: a free one.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -85,6 +87,7 @@ def run(
     handheld federate run digits --rounds 20 --keys keys
     """
     settings = settings_of(app)
+    checked(settings)
     results = (out or Path(str(settings.get("out", "federated")))).resolve()
     given = {"out": f'out="{results.as_posix()}"', "rounds": f"rounds={rounds}" if rounds else ""}
     unknown = [name for name, text in given.items() if text and name not in settings]
@@ -104,31 +107,25 @@ def run(
         return now >= wanted and read_record(results / str(now)).status == COMPLETE
 
     folder = results / "processes"
-    with _terminated(), Federation(folder, devices, Keys(keys.resolve()) if keys else None, port, _say) as federation:
+    with _told(), Federation(folder, devices, Keys(keys.resolve()) if keys else None, port, _say) as federation:
         for line in federation.run(app.resolve(), [text for text in given.values() if text], finished):
             if line.startswith(("INFO", "WARNING", "ERROR")) and line.partition(":")[2].strip():
                 output.err.print(
                     line.partition(":")[2].strip(), style="dim", highlight=False, soft_wrap=True, markup=False
                 )
     record = read_record(results / str(newest(results)))
-    _show(record, results / str(newest(results)), json, None, "accuracy")
+    _show(record, results / str(newest(results)), json, {})
 
 
 @contextlib.contextmanager
-def _terminated() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does, so that no process of Flower is left behind."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
+def _told() -> Iterator[None]:
+    """Say how to continue after Ctrl-C or SIGTERM."""
     try:
-        yield
+        with terminated():
+            yield
     except KeyboardInterrupt:
         _say("stopped. The same command continues after the last round")
         raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _say(text: str) -> None:
@@ -167,7 +164,7 @@ def keys_command(
 def link(
     keys: KeysFolder = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", help="Port to listen on.")] = 8000,
+    port: Annotated[int, typer.Option(metavar="N", min=1, max=65535, help="Port to listen on.")] = 8000,
     database: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep the state of the SuperLink here.")] = None,
 ) -> None:
     """Start Flower's SuperLink, with TLS and node authentication.
@@ -189,7 +186,9 @@ def node(
     part: Annotated[str, typer.Option(metavar="I/N", help="Which part of the data, from 0 on.")] = "0/1",
     keys: KeysFolder = None,
     key: Annotated[Path | None, typer.Option(metavar="FILE", help="The key of this device.")] = None,
-    port: Annotated[int | None, typer.Option(metavar="N", help="A local port; default: a free one.")] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=65535, help="A local port; default: a free one.")
+    ] = None,
 ) -> None:
     """Start Flower's SuperNode for one device.
 
@@ -200,6 +199,7 @@ def node(
     number, _, total = part.partition("/")
     if not (number.isdigit() and total.isdigit() and int(number) < int(total)):
         raise HandheldError(f"--part {part} is not possible. Try: 0/4 to 3/4 for four devices")
+    check_device(on)
     config: dict[str, str | int] = {"device": on, "partition-id": int(number), "num-partitions": int(total)}
     command = node_command(link, free_port(port), config, Keys(keys) if keys else None, key)
     os.execve(command[0], command, environment())
@@ -207,21 +207,22 @@ def node(
 
 @federate.command("report")
 def report(
-    folder: Annotated[
-        Path, typer.Argument(metavar="RESULTS", help="The folder of one training, or its federated.json.")
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="RESULTS", help="An app, or the folder of a training.")],
     target: Annotated[float | None, typer.Option(metavar="VALUE", help="What it took to reach this value.")] = None,
-    metric: Annotated[str, typer.Option(metavar="NAME", help="The metric of --target.")] = "accuracy",
+    budget: Annotated[
+        str | None, typer.Option(metavar="WHAT=N", help="The best for at most N rounds, seconds, joules or bytes.")
+    ] = None,
+    metric: Annotated[str, typer.Option(metavar="NAME", help="The metric of --target and --budget.")] = "accuracy",
     json: Json = False,
 ) -> None:
     """Show what a federated training reached and what it cost; writes its page.
 
     \b
     Examples:
-    handheld federate report digits/federated/1 --target 0.95
+    handheld federate report digits --target 0.95
+    handheld federate report digits/federated/1 --budget seconds=60
     """
-    if folder.is_dir() and not (folder / "federated.json").exists() and newest(folder):
-        folder = folder / str(newest(folder))
+    folder = _newest_in(folder)
     record = read_record(folder)
     where = folder if folder.is_dir() else folder.parent
     if metric not in {name for one in record.rounds for name in one.metrics}:
@@ -230,17 +231,26 @@ def report(
             + ", ".join(sorted({name for one in record.rounds for name in one.metrics}))
         )
     write_page(record, where / "index.html")
-    _show(record, where, json, target, metric)
+    _show(record, where, json, {**target_rows(record, metric, target), **budget_rows(record, metric, budget)})
 
 
-def _show(record: Record, where: Path, json: bool, target: float | None, metric: str) -> None:
+def _newest_in(folder: Path) -> Path:
+    """The newest training of an app, or of a folder of trainings; else the folder itself."""
+    if (folder / "pyproject.toml").is_file():
+        folder = Path(str(settings_of(folder).get("out", "federated")))
+    number = newest(folder) if folder.is_dir() and not (folder / "federated.json").exists() else 0
+    return folder / str(number) if number else folder
+
+
+def _show(record: Record, where: Path, json: bool, answers: dict[str, str]) -> None:
+    """`answers`: those to --target and --budget."""
     if json:
-        output.print_json({"folder": str(where), **asdict(record), "target": target_rows(record, metric, target)})
+        output.print_json({"folder": str(where), **asdict(record), **as_data(record), "answers": answers})
         return
     output.out.print(rounds_table(record))
     output.out.print(by_device_table(record))
-    if target is not None:
-        output.out.print(output.grid([(name, value) for name, value in target_rows(record, metric, target).items()]))
+    if answers:
+        output.out.print(output.grid(list(answers.items())))
     for note in record.notes:
         output.out.print(f"note: {note}", soft_wrap=True)
     for name, why in record.refused.items():

@@ -6,7 +6,8 @@ from rich.console import RenderableType
 
 from handheld.cli import output
 from handheld.cli.tables import Column, table
-from handheld.federated.record import Record, Round, by_device, cost_to_target, spent
+from handheld.errors import ResultsError
+from handheld.federated.record import Record, Round, by_device, cost_to_target, quality_under_budget, spent
 
 
 def rounds_table(record: Record) -> RenderableType:
@@ -75,6 +76,19 @@ def target_rows(record: Record, metric: str, target: float | None) -> dict[str, 
         f"{metric} {target:g}": f"{output.count(cost.rounds, 'round')}, {output.duration(cost.seconds)}, {joules}, "
         f"{output.size(cost.bytes)} sent"
     }
+
+
+def budget_rows(record: Record, metric: str, budget: str | None) -> dict[str, str]:
+    """The best that was reached for at most an amount of something, such as `seconds=60`."""
+    if budget is None:
+        return {}
+    what, _, amount = budget.partition("=")
+    try:
+        most = float(amount)
+    except ValueError:
+        raise ResultsError(f"--budget {budget} is not possible. Try: --budget seconds=60") from None
+    value = quality_under_budget(record, metric, what, most)
+    return {f"{what} {amount}": "not reached or not measured" if value is None else f"{metric} {value:.4g}"}
 
 
 def _value(one: Round, name: str) -> str:

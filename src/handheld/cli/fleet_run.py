@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from handheld.cli import fleet_tables, output
+from handheld.cli.stopping import terminated
 from handheld.errors import FleetError, HandheldError
 from handheld.fleet import figures
 from handheld.fleet.file import Device, find_file, is_fleet, read
@@ -117,7 +118,7 @@ def _run_on(
     if not quiet:
         fleet_tables.begin(fleet, devices, todo, folder)
     try:
-        with fleet_tables.shown(quiet) as tell:
+        with terminated(), fleet_tables.shown(quiet) as tell:
             run(jobs, tell, made.update)
     except KeyboardInterrupt:
         _draw(made.folder, made.summary)

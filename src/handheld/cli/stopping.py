@@ -1,11 +1,13 @@
-"""Answers Ctrl-C while the main thread is inside a driver call that cannot be interrupted."""
+"""Ctrl-C and SIGTERM: an answer while a driver call cannot be interrupted, and one end for both."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 
 from handheld.cli import output
 
@@ -29,3 +31,17 @@ def _watch(reading: int) -> None:
         pass
     time.sleep(PATIENCE_S)
     output.warn("stopping after the work in progress")
+
+
+@contextlib.contextmanager
+def terminated() -> Iterator[None]:
+    """SIGTERM ends the work inside as Ctrl-C does, so that no process is left behind and results are kept."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

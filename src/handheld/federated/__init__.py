@@ -16,10 +16,13 @@ In the order in which a round uses them:
 | `client_app` | the ClientApp: a message of Flower to `local`, and its result back |
 | `local` | trains and evaluates on one device, and measures it; knows nothing of Flower |
 | `compress` | updates in 8 bits or as their largest values, with error feedback |
+| `secure` | secure aggregation: masks updates on a device, and gives the server their mean |
 | `strategy` | stands before a strategy of Flower: refuses, drops and counts what must not be averaged |
+| `settings` | what the run config may change, checked |
 | `server_app` | the ServerApp: rounds, checkpoints, the record |
 | `memory` | what a strategy remembers between rounds, for the checkpoint |
 | `record` | what each round cost: a JSON file, and the cost to reach a target |
+| `protocols` | cost to a target and quality under a budget, as tables |
 | `page` | the record as a page |
 | `keys` | certificates and keys for TLS and node authentication |
 | `processes` | SuperLink and SuperNodes as processes of this machine |

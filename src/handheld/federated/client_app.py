@@ -45,6 +45,7 @@ def client(
     memory_limit_bytes: int | None = None,
     runs: str | Path | None = None,
     mods: Sequence[Callable[..., Message]] = (),
+    secure: bool = False,
 ) -> ClientApp:
     """A ClientApp that trains with Handheld.
 
@@ -54,9 +55,16 @@ def client(
     - `device` is used if the node's configuration has no `device`. It may be a target (`adb`, `ssh:user@host`).
     - `runs`: a folder that keeps the run file of every round.
     - `mods` are those of Flower, for example local differential privacy.
+    - `secure`: the server gets only masked updates, by secure aggregation. It must ask for
+      them: `server(secure=True)`.
     """
-    app = ClientApp(mods=list(mods) or None)
-    worker = _Worker(step, data, device, metrics, memory_limit_bytes, Path(runs) if runs else None, bool(mods))
+    every = list(mods)
+    if secure:
+        from handheld.federated import secure as aggregation
+
+        every = [*aggregation.mods(), *every]
+    app = ClientApp(mods=every or None)
+    worker = _Worker(step, data, device, metrics, memory_limit_bytes, Path(runs) if runs else None, bool(mods), secure)
     app.query()(worker.query)
     app.train()(worker.train)
     app.evaluate()(worker.evaluate)
@@ -73,9 +81,10 @@ class _Worker:
         limit: int | None,
         runs: Path | None,
         mods: bool,
+        secure: bool,
     ) -> None:
         self._step, self._data, self._device = step, data, device
-        self._metrics, self._limit, self._runs, self._mods = metrics, limit, runs, mods
+        self._metrics, self._limit, self._runs, self._mods, self._secure = metrics, limit, runs, mods, secure
 
     def query(self, message: Message, context: Context) -> Message:
         """What the server must know of this device before it trains."""
@@ -88,6 +97,7 @@ class _Worker:
                 "batches": 0 if train is None else batches_in(train),
                 "left-out": 0 if train is None else train.dropped,
                 "test-samples": 0 if test is None else samples_in(test),
+                "secure": int(self._secure),
             }
             return facts_record({**site.facts(), **counts, "unix-seconds": time.time()})
 

@@ -27,6 +27,7 @@ from handheld.run.evaluate import evaluate
 from handheld.run.guards import gauges_of
 from handheld.run.metrics import Metric
 from handheld.run.trainer import Trainer
+from handheld.targets.names import is_remote
 
 Facts = dict[str, str | int | float]
 #: (partition, partitions) -> the training set and the test set of a device. Either may be None: a device without data.
@@ -71,9 +72,11 @@ class Site:
 
     @property
     def name(self) -> str:
-        """The device by its kind, the same for all devices of a kind: `opencl:pocl-...`, `ssh:...`."""
+        """The device by its kind, the same for all devices of a kind: `Adreno 740 over adb`, `reference:cpu`."""
         plan = self.trainer.plan
-        return plan.device if plan.device.startswith("reference") else plan.caps.name
+        if plan.device.startswith("reference"):
+            return plan.device
+        return f"{plan.caps.name} over {self.device.partition(':')[0]}" if is_remote(self.device) else plan.caps.name
 
     def facts(self) -> Facts:
         """What the server must know before it asks for work."""

@@ -102,7 +102,7 @@ class Nodes:
                 self._record.note(note)
             if facts.get("left-out"):
                 self._record.note(f"node {node} leaves out {facts['left-out']} samples per epoch: they fill no batch")
-            self.heard(node, facts)
+            self.heard(node, {**facts, "own-samples": facts.get("samples", 0)})
             log(INFO, "node %s: %s, %s samples", node, facts.get("device"), facts.get("samples"))
 
     def _refusal(self, facts: Mapping[str, Any]) -> str:
@@ -116,6 +116,8 @@ class Nodes:
             )
         if facts.get("model") != self._record.model:
             return f"it has model {facts.get('model')}, the server has {self._record.model}. Try: the same app on both"
+        if self._record.settings.get("secure") and not facts.get("secure"):
+            return "it does not mask its updates. Try: federated.client(..., secure=True)"
         return "" if facts.get("batches") else "it has no training data"
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from handheld.federated.record import BUDGETS, COMPLETE, Record, by_device, cost_to_target, spent
+from handheld.federated.protocols import costs, metric_of, qualities
+from handheld.federated.record import BUDGETS, COMPLETE, Record, by_device, spent
 from handheld.report import charts
 from handheld.report.charts import Axis, Series
 from handheld.report.document import Payload, write_document
@@ -13,8 +14,6 @@ from handheld.report.page import Block, Cell, Column, Tile, beside, callout, lis
 from handheld.units import count
 
 MIB = 2**20
-#: The targets whose cost is listed, as far as they were reached.
-TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 
 
 def write_page(record: Record, path: Path) -> None:
@@ -23,7 +22,7 @@ def write_page(record: Record, path: Path) -> None:
 
 def federated_page(record: Record) -> Payload:
     """The payload of the page."""
-    metric = "accuracy" if any("accuracy" in one.metrics for one in record.rounds) else "loss"
+    metric = metric_of(record)
     values = [one.metrics[metric] for one in record.rounds if metric in one.metrics]
     best = (min(values) if metric == "loss" else max(values)) if values else None
     rounds = max((one.number for one in record.rounds), default=0)
@@ -43,7 +42,8 @@ def federated_page(record: Record) -> Payload:
                 Tile("updates dropped or lost", float(dropped)),
             ),
             section("What it reached, and what it cost", *_reached(record, metric)),
-            section("Cost to reach a target", _targets(record, metric)),
+            section("Cost to reach a target", *_targets(record, metric)),
+            section("Quality under a budget", *_budgets(record, metric)),
             section("Devices", _devices(record)),
             section("Rounds", _rounds(record), *_problems(record)),
         ],
@@ -94,16 +94,39 @@ def _reached(record: Record, metric: str) -> Iterator[Block]:
         yield text("Energy was not measured: a device of this training has no power sensor that can be read.")
 
 
-def _targets(record: Record, metric: str) -> Block:
+def _targets(record: Record, metric: str) -> Iterator[Block]:
+    """What each target took, and which part of it each kind of device spent."""
     rows: list[list[Cell]] = []
-    reached = [one.metrics[metric] for one in record.rounds if metric in one.metrics]
-    levels = TARGETS if metric == "accuracy" else sorted({round(value, 2) for value in reached}, reverse=True)[:8]
-    for level in levels:
-        cost = cost_to_target(record, metric, level)
-        if cost is not None:
-            rows.append([f"{level:g}", float(cost.rounds), cost.seconds, cost.joules, cost.bytes / MIB])
-    columns = [Column(metric), Column("rounds"), Column("time", "s"), Column("energy", "J"), Column("sent", "MiB")]
-    return table(columns, rows, note="A dash: not measured.") if rows else text("No target was reached yet.")
+    parts: list[list[Cell]] = []
+    for level, cost in costs(record, metric).items():
+        rows.append([f"{level:g}", float(cost.rounds), cost.seconds, cost.joules, cost.bytes / MIB])
+        for device, facts in by_device(record, cost.rounds).items():
+            parts.append(
+                [f"{level:g}", device, facts["updates"], facts["seconds"], facts["joules"], (facts["bytes"] or 0) / MIB]
+            )
+    if not rows:
+        yield text("No target was reached yet.")
+        return
+    spending = [Column("time", "s"), Column("energy", "J"), Column("sent", "MiB")]
+    yield table([Column(metric), Column("rounds"), *spending], rows, note="A dash: not measured.")
+    if len({part[1] for part in parts}) > 1:
+        yield text("Of that, by kind of device. Its time is that of training, summed over its devices.")
+        yield table([Column(metric), Column("device"), Column("updates"), *spending], parts)
+
+
+def _budgets(record: Record, metric: str) -> Iterator[Block]:
+    """The best that was reached for a quarter, a half, three quarters and all of what was spent."""
+    units = {"rounds": ("rounds", 1), "seconds": ("s", 1), "joules": ("J", 1), "bytes": ("MiB sent", MIB)}
+    tables = []
+    for budget, amounts in qualities(record, metric).items():
+        unit, size = units[budget]
+        rows: list[list[Cell]] = [[f"{amount / size:,.4g} {unit}", value] for amount, value in amounts.items()]
+        tables.append(table([Column("for at most"), Column(metric)], rows))
+    if not tables:
+        yield text("Nothing was spent yet.")
+        return
+    yield text("The best that was reached for a quarter, a half, three quarters and all of what the training spent.")
+    yield beside(*tables)
 
 
 def _devices(record: Record) -> Block:

@@ -20,8 +20,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from handheld.backends.table import backend
+from handheld.device import canonical
 from handheld.errors import HandheldError
 from handheld.federated.keys import CERT, KEY, Keys
+from handheld.targets.names import is_target, parse
 
 #: Seconds until a program answers; seconds that it gets to end; how often a program is started again.
 READY_S, END_S, TRIES = 90.0, 10.0, 5
@@ -51,6 +54,13 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])}
 
 
+def check_device(device: str) -> None:
+    """Raises DeviceError if this is no name of a device. Whether the device is there, its SuperNode says."""
+    backend(canonical(device))
+    if is_target(device):
+        parse(device)
+
+
 def link_command(host: str, port: int, keys: Keys | None, database: Path | None = None) -> list[str]:
     """The command of a SuperLink. Beyond this machine it needs keys."""
     command = [program("flower-superlink"), "--host", host, "--port", str(port)]
@@ -74,14 +84,18 @@ def node_command(
     link: str, port: int, config: Mapping[str, str | int], keys: Keys | None, key: Path | None
 ) -> list[str]:
     """The command of a SuperNode for one device."""
+    host, colon, number = link.rpartition(":")
+    if not (host and colon and number.isdigit() and 0 < int(number) < 2**16):
+        raise HandheldError(f"{link!r} is no address of a SuperLink. Try: --link HOST:PORT, such as server.local:8000")
     pairs = " ".join(
         f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}" for name, value in config.items()
     )
     command = [program("flower-supernode"), "--superlink", link, "--port", str(port), "--node-config", pairs]
     if keys is None:
-        if not is_local(link.rpartition(":")[0].strip("[]")):
+        if not is_local(host.strip("[]")):
             raise HandheldError(
-                f"a SuperLink on {link} is reached over a network, so it needs keys. Try: --keys FOLDER"
+                f"a SuperLink on {link} is reached over a network, so it needs keys. "
+                "Try: --keys FOLDER --key FOLDER/node-1.key"
             )
         return [*command, "--insecure"]
     if not keys.ca.is_file():
@@ -107,6 +121,10 @@ def free_port(wanted: int | None = None, host: str = "127.0.0.1") -> int:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, wanted or 0))
+        except socket.gaierror as error:
+            raise HandheldError(
+                f"{host} is no address of this machine: {error.strerror}. Try: --host 0.0.0.0 for all of them"
+            ) from None
         except OSError as error:
             raise HandheldError(
                 f"port {wanted} of {host} cannot be used: {error.strerror}. Try: another --port, or stop what uses it"
@@ -178,6 +196,8 @@ class Federation:
     nodes: list[Member] = field(default_factory=list)
 
     def __enter__(self) -> Federation:
+        for device in self.devices:
+            check_device(device)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port(self.port)
         host = "127.0.0.1"
@@ -203,11 +223,15 @@ class Federation:
 
     def _start_link(self) -> None:
         self.link.start(self.environment)
-        until = time.monotonic() + READY_S
+        waited = 0.0  # Counted, because a machine that sleeps meanwhile is not late.
         while not _answers(self.port or 0):
-            if not self.link.alive or time.monotonic() > until:
-                raise HandheldError(f"the SuperLink did not start:\n{self.link.tail()}")
+            if not self.link.alive or waited > READY_S:
+                raise HandheldError(
+                    f"the SuperLink did not start within {READY_S:.0f} s. The end of its log, {self.link.log}:\n"
+                    f"{self.link.tail()}\nTry: the same command again, or mend what the log says"
+                )
             time.sleep(0.2)
+            waited += 0.2
         self.tell(f"SuperLink on 127.0.0.1:{self.port}")
 
     def _start_nodes(self) -> None:

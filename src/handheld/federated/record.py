@@ -181,12 +181,16 @@ def quality_under_budget(record: Record, metric: str, budget: str, amount: float
     return min(values) if metric == "loss" else max(values)
 
 
-def by_device(record: Record) -> dict[str, dict[str, float | int | None]]:
-    """Device -> its rounds, samples, seconds, joules and largest peak bytes over the whole training."""
+def by_device(record: Record, until: int | None = None) -> dict[str, dict[str, float | int | None]]:
+    """Device -> its rounds, samples, seconds, joules, bytes and largest peak bytes: of the whole training, or until the
+    end of a round."""
     result: dict[str, dict[str, float | int | None]] = {}
-    for device in sorted({visit.device for one in record.rounds for visit in one.visits if visit.device}):
-        visits = [visit for one in record.rounds for visit in one.visits if visit.device == device and visit.steps]
+    rounds = [one for one in record.rounds if until is None or one.number <= until]
+    for device in sorted({visit.device for one in rounds for visit in one.visits if visit.device}):
+        every = [(one, visit) for one in rounds for visit in one.visits if visit.device == device]
+        visits = [visit for _, visit in every if visit.steps]
         result[device] = {
+            "bytes": sum(visit.up_bytes + one.down_bytes // len(one.visits) for one, visit in every),
             "nodes": len({visit.node for visit in visits}),
             "updates": sum(visit.trained for visit in visits),
             "samples": sum(visit.samples for visit in visits),

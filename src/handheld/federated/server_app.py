@@ -15,7 +15,7 @@ from flwr.common.logger import log
 from handheld import container
 from handheld.bench.folder import locked
 from handheld.data.batches import Data
-from handheld.errors import CheckpointError
+from handheld.errors import CheckpointError, HandheldError
 from handheld.federated.compress import Form
 from handheld.federated.flower import (
     ArrayRecord,
@@ -30,14 +30,17 @@ from handheld.federated.flower import (
 )
 from handheld.federated.local import Site
 from handheld.federated.memory import PREFIX, remembered, remind
-from handheld.federated.model import State, StepSource, arrays_of, mark, problem_of, step_of, version
+from handheld.federated.model import State, StepSource, arrays_of, is_number, mark, problem_of, step_of, version
 from handheld.federated.page import write_page
 from handheld.federated.record import COMPLETE, Record, Round, newest, read_record, record_of
 from handheld.federated.select import Select
+from handheld.federated.settings import checked
 from handheld.federated.strategy import Guarded
 from handheld.run.metrics import Metric
 
 CHECKPOINT = "state.checkpoint"
+#: The most that a value may change in a round on one device, if updates are masked.
+LARGEST_CHANGE = 8.0
 
 
 def server(
@@ -52,6 +55,7 @@ def server(
     rate: float | None = None,
     select: Select | None = None,
     compress: str = "",
+    secure: bool | float = False,
     out: str | Path = "federated",
     timeout: float = 3600.0,
     wait_seconds: float = 600.0,
@@ -63,6 +67,8 @@ def server(
     - `local_epochs`: passes of each device over its data per round. `rate`: its learning rate.
     - `select`: limits on the devices of a round (battery, heat, memory, time).
     - `compress`: "int8" or "topk:0.01" for smaller updates.
+    - `secure`: the server learns the mean of all updates, and no single one (secure aggregation). A number is the most
+      that a value may change in a round on one device; True is 8.
     - `out`: a folder with one sub-folder per training: record, page and checkpoint. A training that was killed is
       continued by the next start.
     - `timeout`: seconds for the replies of a round. `wait_seconds`: how long to wait for enough devices.
@@ -75,13 +81,9 @@ def server(
     def main(grid: Grid, context: Context) -> None:
         config = context.run_config
         own = step_of(step)
-        form = Form.parse(str(config.get("compress", compress)))
-        settings = {
-            "rounds": int(config.get("rounds", rounds)),
-            "local_epochs": int(config.get("local-epochs", local_epochs)),
-            "rate": _rate(config.get("rate", rate)),
-            "compress": str(form),
-        }
+        settings = checked(config, rounds=rounds, epochs=local_epochs, rate=rate, compress=compress)
+        form = Form.parse(settings["compress"])
+        settings["secure"] = _largest_change(secure, form)
         made = strategy() if callable(strategy) and not isinstance(strategy, Strategy) else strategy
         inner = made or FedAvg(fraction_evaluate=0.0)
         settings["strategy"] = type(inner).__name__
@@ -93,8 +95,16 @@ def server(
     return app
 
 
-def _rate(value: Any) -> float | None:
-    return None if value in (None, "") else float(value)
+def _largest_change(secure: bool | float, form: Form) -> float | None:
+    """The most that a value may change in a round of secure aggregation; None: updates are not masked."""
+    if secure is False:
+        return None
+    if form.kind:
+        raise HandheldError(f"masked updates cannot be compressed as {form}. Try: compress = 'none', or secure=False")
+    largest = LARGEST_CHANGE if secure is True else secure
+    if not is_number(largest) or largest <= 0:
+        raise HandheldError(f"secure is {secure!r}. Try: True, or the most that a value may change, such as 8")
+    return float(largest)
 
 
 def _train(
@@ -134,6 +144,10 @@ def _train(
     config = ConfigRecord({} if settings["rate"] is None else {"rate": settings["rate"]})
     if left > 0:
         first = array_record(folder.arrays)
+        if settings["secure"]:
+            from handheld.federated.secure import SecureGrid
+
+            grid = SecureGrid(grid, settings["secure"], guarded.most_samples)
         guarded.start(grid, first, num_rounds=left, timeout=timeout, train_config=config, evaluate_fn=evaluated)
     record.status = COMPLETE
     folder.write()

@@ -63,6 +63,10 @@ class Guarded(Strategy):
         """Seconds of training, without the time between two starts."""
         return self._before + time.monotonic() - self._begun
 
+    def most_samples(self, node: int) -> int:
+        """The most samples that a device may train on in a round."""
+        return int(self.nodes.facts.get(node, {}).get("own-samples", 0)) * self.epochs
+
     def summary(self) -> None:
         self.inner.summary()
 
