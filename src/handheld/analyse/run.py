@@ -30,6 +30,8 @@ from handheld.store.reader import RunFile
 from handheld.store.rows import GapRow, NoteRow, OpRow, SourceRow, StepRow, TrainingEpochRow, TrainingStepRow
 
 FEW = 3  # A median needs at least this many steps.
+#: The host runs two steps ahead of the device, so two steps seem to take no time. The median of five is right.
+ENOUGH = 5
 
 
 def open_run(path: str | Path) -> Run:
@@ -223,7 +225,7 @@ class Run:
             self._variances[graph] = stats.variance(self._steps, graph)
         return self._variances[graph]
 
-    def step_ms(self, graph: str | None = None, few: int = FEW) -> tuple[float | None, str]:
+    def step_ms(self, graph: str | None = None, few: int = ENOUGH) -> tuple[float | None, str]:
         """The median time of a graph's steps that were not recorded, and "steps". If there are fewer than `few` of
         them, the mean of the recorded steps, and "recorded steps"."""
         times, parts = self.variance(graph).times, self.parts(graph)

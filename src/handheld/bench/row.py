@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from handheld.analyse.energy import RailEnergy
-from handheld.analyse.run import FEW, Run
+from handheld.analyse.run import ENOUGH, FEW, Run
 from handheld.bench.eager import arithmetic, is_eager
 from handheld.bench.shapes import Measured, RailRow
 from handheld.device import is_gpu
@@ -16,7 +16,7 @@ TICKS = 5  # With fewer readings of a sensor, its joules are noise.
 def measured(run: Run, batch: int, device: str) -> Measured:
     """Speed, memory and energy of a run, and whether the loss became NaN."""
     # Recording makes PyTorch's own steps longer, so a single step without recording is better than many with it.
-    times = [run.step_ms(graph, 1 if is_eager(device) else FEW) for graph in run.graphs]
+    times = [run.step_ms(graph, 1 if is_eager(device) else ENOUGH) for graph in run.graphs]
     known = [ms for ms, _ in times if ms is not None]
     step_ms = sum(known) if times and len(known) == len(times) else None
     memory, use, loss = run.memory_summary(), run.utilisation(), run.meta.get("loss")

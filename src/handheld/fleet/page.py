@@ -35,6 +35,7 @@ WORDS = {"trained": "ok", "does not fit": "does not fit", "out of memory": "does
 TITLES = {"profile": "A profile", "tune": "Tuning", "doctor": "Op cases", "study das2022": "The study das2022"}
 
 Key = tuple[str, str, int | None]
+NOT_RUN = "–"
 
 
 def fleet_page(summary: Summary, parts: Sequence[Part]) -> Payload:
@@ -97,8 +98,8 @@ def _where(keys: Sequence[Key], parts: Sequence[Part], rows: dict[tuple[str, Key
     return table(["workload", *(part.name for part in parts)], cells, note="A dash: did not run there.")
 
 
-def _word(row: Row | None) -> str | None:
-    return None if row is None else WORDS.get(row["status"], "failed")
+def _word(row: Row | None) -> str:
+    return NOT_RUN if row is None else WORDS.get(row["status"], "failed")
 
 
 def _reasons(parts: Sequence[Part]) -> Iterator[Block]:
@@ -149,9 +150,11 @@ def _ranking(keys: Sequence[Key], parts: Sequence[Part], rows: dict[tuple[str, K
     if not cells:
         yield text("No device has trained a workload yet.")
         return
-    yield table(columns, cells)
     if all(line[6] is None for line in cells):
+        kept = [n for n, column in enumerate(columns) if column.group != "energy"]
+        columns, cells = [columns[n] for n in kept], [[line[n] for n in kept] for line in cells]
         yield text("Energy was not measured: no power sensor could be read.")
+    yield table(columns, cells)
     yield beside(*_charts(keys, parts, rows))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from handheld.analyse.run import FEW, Run, open_run
+from handheld.analyse.run import ENOUGH, Run, open_run
 from handheld.errors import RunFileError
 from handheld.report.run_payload import title
 from handheld.store.alive import alive
@@ -140,7 +140,7 @@ def _row(name: str, run: Run) -> Listed:
         what=title(run),
         device=_device(run),
         batch=next((step.batch for step in run.steps()), None),
-        step_ms=times.median if times is not None and times.n >= FEW else run.step_ms()[0],
+        step_ms=times.median if times is not None and times.n >= ENOUGH else run.step_ms()[0],
         steps=len(run.steps()),
         joules=rail.joules_step if rail else None,
         peak_bytes=run.memory_summary().peak_bytes,
