@@ -6,6 +6,10 @@ The devices are virtual (federated/virtual.py): they answer what a round would c
 phones and boards, and send back the model that they received. No kernel runs, so what is measured is Flower and
 Handheld's server: the wall time of a round in which all devices take part, the peak memory of the server's process,
 and the bytes that go up and down. Each size runs in a process of its own.
+
+With --direct the devices answer in the server's process, without Flower's simulation (and without Ray): what is left
+is the server itself. Flower's simulation looks through all messages for each device, so its time grows with the square
+of the number of devices.
 """
 
 from __future__ import annotations
@@ -19,7 +23,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from result_file import Row, device_id, save
 
@@ -27,50 +33,51 @@ from handheld.backends.base import describe
 from handheld.federated.app import write_app
 from handheld.federated.record import read_record
 
-SIZES = (10, 100, 1_000, 10_000)
+#: In Flower's simulation, a round of 10,000 takes very long.
+SIZES = (10, 100, 1_000)
+DIRECT = (*SIZES, 10_000)
 KINDS = ("adreno-620", "adreno-740", "jetson-orin-nano", "mali-g78", "raspberry-pi-5")
 ROUNDS = 3
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, nargs="+", default=SIZES, metavar="N")
+    parser.add_argument("--clients", type=int, nargs="+", metavar="N")
+    parser.add_argument("--direct", action="store_true", help="the server alone, without Flower's simulation")
     parser.add_argument("--json", type=Path, metavar="FILE", help="bring the figures into a result file")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(simulate(options.one)))
+        print(json.dumps(simulate(options.one, options.direct)))
         return
     caps = describe("opencl")
     device = device_id(caps.name, caps.driver)
-    for clients in options.clients:
-        command = [sys.executable, __file__, "--one", str(clients)]
+    for clients in options.clients or (DIRECT if options.direct else SIZES):
+        command = [sys.executable, __file__, "--one", str(clients), *(["--direct"] if options.direct else [])]
         said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
         found = json.loads(said.splitlines()[-1])
         row = Row(
-            f"a round of {clients} virtual devices",
+            f"a round of {clients} virtual devices, {'the server alone' if options.direct else 'simulated'}",
             device,
             round(found["round_s"], 2),
             "s",
-            command="python bench/federated_scale.py",
-            notes="the server's wall time in Flower's simulation; devices run no kernels",
+            command="python bench/federated_scale.py" + (" --direct" if options.direct else ""),
             details={
                 "server peak MB": round(found["peak_bytes"] / 1e6),
                 "MB down and up": round(found["bytes"] / 1e6, 1),
                 "slowest device s": round(found["device_s"], 2),
                 "updates": found["updates"],
             },
-            figures={**found, "clients": clients},
+            figures={**found, "clients": clients, "direct": options.direct},
         )
         print(f"{row.what}: {row.value} s {row.details}", flush=True)
         if options.json:  # After each, because the largest takes minutes.
             save(options.json, "Federated training", [row])
 
 
-def simulate(clients: int) -> dict[str, float]:
+def simulate(clients: int, direct: bool) -> dict[str, float]:
     """The figures of a training with this many devices."""
     from flwr.serverapp.strategy import FedAvg
-    from flwr.simulation import run_simulation
 
     from handheld.federated import server
     from handheld.federated.model import mark
@@ -84,18 +91,21 @@ def simulate(clients: int) -> dict[str, float]:
 
         step = make_step()
         kinds = [predicted_kind(step, BATCH, kind) for kind in KINDS]
-        before = _peak()
-        run_simulation(
-            server(
-                step,
-                strategy=lambda: FedAvg(fraction_evaluate=0.0, min_available_nodes=clients, min_train_nodes=clients),
-                rounds=ROUNDS,
-                out=folder / "out",
-            ),
-            virtual_client(mark(step), kinds, batch=BATCH),
-            num_supernodes=clients,
-            backend_config={"client_resources": {"num_cpus": 1}},
+        devices = virtual_client(mark(step), kinds, batch=BATCH)
+        app = server(
+            step,
+            strategy=lambda: FedAvg(fraction_evaluate=0.0, min_available_nodes=clients, min_train_nodes=clients),
+            rounds=ROUNDS,
+            out=folder / "out",
         )
+        before = _peak()
+        if direct:
+            run_directly(app, devices, clients)
+        else:
+            from flwr.simulation import run_simulation
+
+            resources = {"client_resources": {"num_cpus": 1}}
+            run_simulation(app, devices, num_supernodes=clients, backend_config=resources)
         record = read_record(folder / "out" / "1")
     rounds = [one for one in record.rounds if one.number]
     ends = [one.seconds for one in rounds]
@@ -111,6 +121,35 @@ def simulate(clients: int) -> dict[str, float]:
         "device_s": max(visit.seconds or 0.0 for visit in rounds[-1].visits),
         "at": time.time(),
     }
+
+
+def run_directly(server: Any, devices: Any, clients: int) -> None:
+    """Run a ServerApp with devices that answer in this process."""
+    from flwr.app import Context, RecordDict
+    from flwr.serverapp import Grid
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+
+    class Direct(Grid):
+        def get_node_ids(self) -> Iterable[int]:
+            return range(1, clients + 1)
+
+        def send_and_receive(self, messages: Iterable[Any], *, timeout: float | None = None) -> list[Any]:
+            return [self.reply(message) for message in messages]
+
+        def reply(self, message: Any) -> Any:
+            node = message.metadata.dst_node_id
+            place = {"partition-id": node - 1, "num-partitions": clients}
+            context = Context(run_id=1, node_id=node, node_config=place, state=RecordDict(), run_config={})
+            return devices(message, context)
+
+        def get_nodes(self) -> Any:
+            raise NotImplementedError
+
+        set_run = create_message = push_messages = pull_messages = run = get_nodes
+
+    server(Direct(), Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config={}))
 
 
 def _peak() -> int:
