@@ -286,12 +286,17 @@ class Federation:
                     yield line
             if finished():
                 return
-            if self.link.alive or runs > TRIES:  # Nothing died that could be started again: the app itself failed.
+            # Flower also ends a run that was silent for long, such as that of a machine that slept.
+            failed = any(re.match(r"ERROR|Traceback|\w*(Error|Exit)\b", line.strip()) for line in last)
+            if runs > TRIES or (self.link.alive and failed):
                 raise HandheldError(
                     "the training ended before its last round. The end of its log:\n" + "\n".join(last) + "\n"
                     "Try: mend what it says, then the same command, which continues after the last round. "
                     f"The SuperLink's log: {self.link.log}"
                 )
+            if self.link.alive:
+                self.tell("Flower ended the run; the app is run again and continues after its last round")
+                continue
             self.tell("the SuperLink ended; it is started again, and the app continues after its last round")
             self.link.stop()
             self._start_link()
