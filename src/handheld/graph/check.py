@@ -33,6 +33,7 @@ def check(graph: Graph, slots: Mapping[str, Slot] | None = None) -> Graph:
             _check_tensor(key, tensor)
         _check_ends(graph)
         _check_packs(graph)
+        _check_host(graph)
         _check_notes(graph)
         if slots is not None:
             _check_state(graph, slots)
@@ -121,6 +122,28 @@ def _check_packs(graph: Graph) -> None:
             whole.shape == (pack_offsets(graph.tensors, members)[1],),
             f"pack {pack} of shape {whole.shape} is not as long as its members",
         )
+
+
+def _check_host(graph: Graph) -> None:
+    """Checks that only whole copies between the device and the host touch tensors in the memory of the host."""
+    host = graph.host
+    if not host:
+        return
+    need(host <= set(graph.tensors), "a tensor in the host's memory does not exist")
+    ends = {given.tensor for given in graph.inputs} | graph.kept
+    inside = set(graph.packs) | {m for members in graph.packs.values() for m in members}
+    need(not host & (ends | inside), "an input, an output, a written slot or a pack is in the host's memory")
+    for index, node in enumerate(graph.nodes):
+        touched = [*(view.tensor for view in node.inputs), *node.outputs]
+        if host.isdisjoint(touched):
+            continue
+        whole = len(touched) == 2 and len(node.inputs) == 1 and node.op == "map" and len(node.program) == 1
+        need(
+            whole and sum(t in host for t in touched) == 1 and node.inputs[0].is_contiguous,
+            f"node {index} ({node.op}) uses a tensor in the host's memory and is no copy",
+        )
+        sizes = {(graph.tensors[t].size, graph.tensors[t].dtype) for t in touched if t in graph.tensors}
+        need(len(sizes) == 1 and node.inputs[0].size == graph.tensors[touched[0]].size, f"node {index} copies a part")
 
 
 def _check_notes(graph: Graph) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from handheld.graph.dtypes import DTYPES
-from handheld.graph.program import Program, Store
+from handheld.graph.program import Instr, Program, Store
 
 #: The purpose of a tensor. Memory reports group tensors by role.
 ROLES = ("input", "parameter", "buffer", "optimizer", "control", "constant", "activation", "gradient", "workspace")
@@ -187,6 +187,9 @@ class Graph:
     #: Pack -> its members. The members lie end to end in memory (see `pack_offsets`), so that one launch can
     #: update many parameters. A pack exists once all its members exist; a node that writes the pack writes them.
     packs: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    #: The tensors that are not in the memory of the device, but in that of the host or in a file. Only copies from or
+    #: to them (`transfer_of`) read or write them. A plan adds them; step files have none.
+    host: frozenset[int] = frozenset()
 
     @property
     def ranges(self) -> dict[str, IndexRange]:
@@ -212,7 +215,7 @@ class Graph:
         packs = {p: m for p, m in self.packs.items() if p in used}
         used.update(t for members in packs.values() for t in members)
         tensors = {i: t for i, t in self.tensors.items() if i in used}
-        return replace(self, nodes=tuple(nodes), tensors=tensors, packs=packs)
+        return replace(self, nodes=tuple(nodes), tensors=tensors, packs=packs, host=self.host & used)
 
 
 #: Members of a pack start at multiples of this many elements. For 4-byte elements this is 512 bytes, a multiple of
@@ -227,6 +230,23 @@ def pack_offsets(tensors: Mapping[int, Tensor], members: tuple[int, ...]) -> tup
         offsets.append(end)
         end += -(-max(tensors[member].size, 1) // PACK_ALIGN) * PACK_ALIGN
     return offsets, end
+
+
+def copy_node(graph: Graph, source: int, target: int, origin: Origin) -> Node:
+    """The node that copies a tensor to another one of the same shape and type."""
+    tensor = graph.tensors[source]
+    program = (Instr("load", DTYPES[tensor.dtype].value, (), (0, (), 0)),)
+    attrs = {"shape": tensor.shape, "axes": (), "program": program, "stores": (Store(0),)}
+    return Node("map", (graph.view(source),), (target,), attrs, origin)
+
+
+def transfer_of(graph: Graph, node: Node) -> str:
+    """"out" if a node copies a tensor to the host's memory, "in" if it copies one back; "" for all other nodes."""
+    if not graph.host:
+        return ""
+    if graph.host.intersection(node.outputs):
+        return "out"
+    return "in" if any(view.tensor in graph.host for view in node.inputs) else ""
 
 
 def producers(graph: Graph) -> dict[int, int]:

@@ -11,12 +11,13 @@ from handheld.collector import paused
 from handheld.device import DeviceCaps
 from handheld.errors import OutOfMemory
 from handheld.graph.check import check
-from handheld.graph.graph import Graph
+from handheld.graph.graph import Graph, transfer_of
 from handheld.kernels.base import Choice, Lowered
 from handheld.passes.scale import Tables
 from handheld.plan.fit import Fit, fitted
 from handheld.plan.lowering import NAIVE, Lowerings, tuned_choice
-from handheld.plan.memory import GraphMemory, Segments, place_state
+from handheld.plan.memory import GraphMemory, Segments, place_host, place_state
+from handheld.plan.moves import with_transfers
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.plan.precision import prepare, table_slots
 from handheld.plan.tuning import Tuning, load_tuning
@@ -67,6 +68,7 @@ def make_plan(
         known.prepared[tuple(names)] = prepare(step, names, caps, options["precision"], options["growth_steps"])
     chosen, tables = known.prepared[tuple(names)]
     chosen = [_fitted(graph, options.get("fit") or {}) for graph in chosen]
+    chosen = with_transfers(step, chosen, options)
     limit, isolate, naive = (options[k] for k in ("memory_limit_bytes", "isolate", "naive"))
     tuning = load_tuning(caps, options["tuning"])
     _tell(tuning)
@@ -75,16 +77,21 @@ def make_plan(
         _lower_all(graph, caps, picked, naive, known.lowerings) for graph, picked in zip(chosen, tuned, strict=True)
     ]
     segments = Segments(min(caps.max_alloc_bytes, 2**40), caps.base_align_bytes, isolate)
-    state = place_state({**step.slots, **table_slots(tables)}, chosen, segments)
+    host = place_host(dict(zip(names, chosen, strict=True)))
+    slots = {**step.slots, **table_slots(tables)}
+    state = place_state({name: slot for name, slot in slots.items() if name not in host.state}, chosen, segments)
     memories = [GraphMemory(g, low, state, segments, isolate) for g, low in zip(chosen, lowered, strict=True)]
     arena = len(segments.sizes)
     for memory in memories:
         memory.place_arena(segments, arena)
     plans = {
-        name: GraphPlan(graph, tuple(low), memory.places, memory.workspace, tuple(memory.copies), picked)
+        name: GraphPlan(
+            graph, tuple(low), memory.places, memory.workspace, tuple(memory.copies), picked, host.places[name]
+        )
         for name, graph, low, memory, picked in zip(names, chosen, lowered, memories, tuned, strict=True)
     }
-    plan = Plan(step, device, caps, plans, state, tuple(segments.sizes), arena, dict(options), tables)
+    sizes = tuple(segments.sizes)
+    plan = Plan(step, device, caps, plans, state, sizes, arena, dict(options), tables, host.nbytes, host.state)
     check_memory(plan, limit)
     verify(plan)
     return plan
@@ -112,7 +119,12 @@ def _lower_all(
 ) -> list[Lowered]:
     if not caps.takes_launches:
         return [Lowered((), (), "run by the backend") for _ in graph.nodes]
-    return [known.lower(node, graph, caps, tuned.get(i), naive) for i, node in enumerate(graph.nodes)]
+    return [
+        Lowered((), (), "a transfer")
+        if transfer_of(graph, node)
+        else known.lower(node, graph, caps, tuned.get(i), naive)
+        for i, node in enumerate(graph.nodes)
+    ]
 
 
 def check_memory(plan: Plan, limit: int | None) -> None:

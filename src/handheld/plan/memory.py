@@ -24,6 +24,10 @@ from handheld.plan.lifetimes import lifetimes
 from handheld.units import size as size_text
 
 
+#: Where places in the host's memory begin: multiples of a page, so that copies are fast.
+HOST_ALIGN = 4096
+
+
 class SlotCopy(NamedTuple):
     """A value that could not be computed in the memory of its slot, and is copied there after the last launch.
 
@@ -150,6 +154,36 @@ def place_state(slots: Mapping[str, Slot], graphs: Iterable[Graph], segments: Se
     return places
 
 
+class Host(NamedTuple):
+    """What a plan keeps in the memory of the host, or in a file: its bytes, the places of slots, and per graph those of
+    tensors."""
+
+    nbytes: int = 0
+    state: Mapping[str, Place] = {}
+    places: Mapping[str, Mapping[int, Place]] = {}
+
+
+def place_host(graphs: Mapping[str, Graph]) -> Host:
+    """Places what the graphs keep in the host's memory, each tensor for as long as the plan lives. Graphs run one after
+    the other, so their values share memory."""
+    state: dict[str, Place] = {}
+    end = 0
+    for graph in graphs.values():
+        for name, tensor in graph.slots.items():
+            if tensor in graph.host and name not in state:
+                state[name] = Place(0, end, graph.tensors[tensor].nbytes)
+                end = round_up(end + state[name].nbytes, HOST_ALIGN)
+    first, places = end, {}
+    for key, graph in graphs.items():
+        places[key] = {t: state[name] for name, t in graph.slots.items() if t in graph.host}
+        at = first
+        for tensor in sorted(graph.host - set(places[key])):
+            places[key][tensor] = Place(0, at, graph.tensors[tensor].nbytes)
+            at = round_up(at + graph.tensors[tensor].nbytes, HOST_ALIGN)
+        end = max(end, at)
+    return Host(end, state, places)
+
+
 class GraphMemory:
     """Finds places for the tensors and workspaces of one graph."""
 
@@ -158,7 +192,7 @@ class GraphMemory:
     ) -> None:
         self.graph, self.lowered, self.isolate = graph, lowered, isolate
         self.state = state
-        self.places: dict[int, Place] = {t: state[s] for s, t in graph.slots.items()}
+        self.places: dict[int, Place] = {t: state[s] for s, t in graph.slots.items() if t not in graph.host}
         self.copies: list[SlotCopy] = []
         self.workspace: dict[WorkspaceKey, Place] = {}
         self.pack_of = {m: p for p, members in graph.packs.items() for m in members}
@@ -234,6 +268,7 @@ class GraphMemory:
     def _items(self) -> list[Item]:
         fixed = {given.tensor for given in self.graph.inputs} | {shown.view.tensor for shown in self.graph.outputs}
         copied = {copy.value for copy in self.copies}
+        elsewhere = set(self.graph.packs) | self.graph.host
         end = len(self.graph.nodes)
         owner: dict[int, Item] = {}
         items: list[Item] = []
@@ -245,7 +280,7 @@ class GraphMemory:
                 owner.update(dict.fromkeys(item.tensors, item))
         for i, node in enumerate(self.graph.nodes):
             for j, out in enumerate(node.outputs):
-                if out in self.places or out in owner or out in fixed or out in self.graph.packs:
+                if out in self.places or out in owner or out in fixed or out in elsewhere:
                     continue
                 tensor = self.graph.tensors[out]
                 last = end if out in copied else self.last[out]

@@ -44,6 +44,8 @@ class GraphPlan:
     copies: tuple[SlotCopy, ...]
     #: Node -> the variant from its tuning record, for the nodes that have one.
     tuned: Mapping[int, Choice] = field(default_factory=dict)
+    #: The places of the tensors in the memory of the host (graph.host).
+    host: Mapping[int, Place] = field(default_factory=dict)
 
     @property
     def launches(self) -> int:
@@ -76,6 +78,9 @@ class Plan:
     options: Mapping[str, Any] = field(default_factory=dict)
     #: Constants that planning added, by slot.
     tables: Mapping[str, np.ndarray] = field(default_factory=dict)
+    #: The bytes that the plan keeps in the memory of the host or in a file, and the places of the slots among them.
+    host_bytes: int = 0
+    host_state: Mapping[str, Place] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         ops = ", ".join(f"{name} {count(len(graph.lowered), 'op')}" for name, graph in self.graphs.items())

@@ -89,6 +89,7 @@ def _verify_graph(plan: Plan, graph_plan: GraphPlan) -> None:
     for tensor, place in places.items():
         _check_place(plan, place, f"tensor {tensor}")
         _check_size(graph, tensor, place)
+    host = _Host(plan, graph_plan)
     for pack, members in graph.packs.items():
         offsets, _ = pack_offsets(graph.tensors, members)
         for m, o in zip(members, offsets, strict=True):
@@ -111,7 +112,7 @@ def _verify_graph(plan: Plan, graph_plan: GraphPlan) -> None:
             if not memory[p.segment].owned(p.offset, p.offset + graph.tensors[m].nbytes, m):
                 raise PlanError(f"{what} reads tensor {m} after its memory was overwritten")
 
-    own(graph.slots.values())
+    own(tensor for tensor in graph.slots.values() if tensor not in graph.host)
     own(given.tensor for given in graph.inputs)
     for i, (node, lowered) in enumerate(zip(graph.nodes, graph_plan.lowered, strict=True)):
         allowed = {v.tensor for v in node.inputs} | set(node.outputs)
@@ -121,13 +122,18 @@ def _verify_graph(plan: Plan, graph_plan: GraphPlan) -> None:
                     raise PlanError(
                         f"node {i} ({node.op}) binds tensor {arg.tensor}, which is neither its input nor its output"
                     )
+        host.before(i)
         for view in node.inputs:
-            need(view.tensor, f"node {i} ({node.op} of {node.origin.path})")
+            if view.tensor not in graph.host:
+                need(view.tensor, f"node {i} ({node.op} of {node.origin.path})")
+        if graph.host.intersection(node.outputs):
+            continue
         _claim_workspaces(plan, graph_plan, i, memory)
         for view in node.inputs:
             # Scratch memory must not overlap the inputs of the node.
             need(view.tensor, f"workspace of node {i} ({node.op})") if lowered.workspace else None
         own(node.outputs)
+        host.after(i)
         for out in node.outputs:
             need(out, f"node {i} ({node.op}): outputs overlap;")
     for value, slot in graph_plan.copies:
@@ -137,6 +143,66 @@ def _verify_graph(plan: Plan, graph_plan: GraphPlan) -> None:
     for shown in graph.outputs:
         need(shown.view.tensor, "an output")
     _check_slots(graph, graph_plan, memory)
+
+
+class _Host:
+    """The bytes in the memory of the host, while the launches are walked.
+
+    A copy to the host runs at any time between the node that makes its value and its own node, so it takes its bytes at
+    the first moment and must still own them at the last. A copy to the device reads until the first reader of its
+    result. Nodes that copy have no launches, and no other node touches these tensors.
+    """
+
+    def __init__(self, plan: Plan, graph_plan: GraphPlan) -> None:
+        self._graph, self._places, self._bytes = graph_plan.graph, graph_plan.host, _Bytes()
+        graph = self._graph
+        if set(self._places) != graph.host:
+            raise PlanError("a tensor in the memory of the host has no place there, or a place that it must not have")
+        for tensor, place in self._places.items():
+            _check_size(graph, tensor, place)
+            if place.offset < 0 or place.offset + place.nbytes > plan.host_bytes:
+                raise PlanError(f"tensor {tensor} lies outside the memory of the host")
+        self._begins: dict[int, list[int]] = {}  # node -> the tensors that are copied to the host after it
+        self._reads: dict[int, list[int]] = {}  # node -> the tensors of the host that are read until it begins
+        maker = {t: i for i, node in enumerate(graph.nodes) for t in node.outputs}
+        arrives: dict[int, int] = {}
+        for i, (node, lowered) in enumerate(zip(graph.nodes, graph_plan.lowered, strict=True)):
+            touched = [*(view.tensor for view in node.inputs), *node.outputs]
+            if graph.host.intersection(touched) and (lowered.launches or lowered.workspace):
+                raise PlanError(f"node {i} copies from or to the host, and has launches")
+            for view in node.inputs:
+                if view.tensor in arrives:  # Its first reader: the copy is over before it.
+                    self._reads.setdefault(i, []).append(arrives.pop(view.tensor))
+                if view.tensor in graph.host:
+                    self._reads.setdefault(i, []).append(view.tensor)
+                    arrives[node.outputs[0]] = view.tensor
+            for out in graph.host.intersection(node.outputs):
+                source = node.inputs[0].tensor
+                if source not in maker:
+                    raise PlanError(f"node {i} copies tensor {source} to the host, which no node makes")
+                self._begins.setdefault(maker[source], []).append(out)
+                self._reads.setdefault(i, []).append(out)
+        for name, tensor in graph.slots.items():
+            if tensor in graph.host:
+                if plan.host_state.get(name) != self._places[tensor]:
+                    raise PlanError(f"slot {name!r} has two places in the memory of the host")
+                self._own(tensor)
+
+    def _own(self, tensor: int) -> None:
+        place = self._places[tensor]
+        self._bytes.claim(place.offset, place.offset + place.nbytes, tensor)
+
+    def before(self, node: int) -> None:
+        """Checks what the node, or a copy that ends before it, reads from the host or has written there."""
+        for tensor in self._reads.get(node, ()):
+            place = self._places[tensor]
+            if not self._bytes.owned(place.offset, place.offset + self._graph.tensors[tensor].nbytes, tensor):
+                raise PlanError(f"node {node} needs tensor {tensor} after its bytes in the host were overwritten")
+
+    def after(self, node: int) -> None:
+        """Begins the copies of what the node has made."""
+        for tensor in self._begins.get(node, ()):
+            self._own(tensor)
 
 
 def _claim_workspaces(plan: Plan, graph_plan: GraphPlan, node: int, memory: list[_Bytes]) -> None:
@@ -158,6 +224,8 @@ def _claim_workspaces(plan: Plan, graph_plan: GraphPlan, node: int, memory: list
 def _check_slots(graph: Graph, graph_plan: GraphPlan, memory: list[_Bytes]) -> None:
     new = {write.slot: write.tensor for write in graph.writes}
     for slot, tensor in graph.slots.items():
+        if tensor in graph.host:
+            continue
         p = graph_plan.places[tensor]
         owner = new.get(slot, tensor)
         if not memory[p.segment].owned(p.offset, p.offset + graph.tensors[tensor].nbytes, owner):

@@ -40,11 +40,15 @@ def plan_step(
     growth_steps: int = GROWTH,
     fit: Mapping[str, Any] | None = None,
     parts: Mapping[str, Any] | None = None,
+    moves: Mapping[str, Any] | None = None,
+    stream: bool = False,
+    spill_to: str | None = None,
 ) -> Plan:
     """`Step.plan` as it is, without a search for what fits (limits/), and two more options.
 
     - `naive` runs matrix products like a published baseline, with one plain loop per work-item, for studies.
-    - `fit` is what such a search decided, by graph (plan/fit.py), and `parts` how batches are divided (run/parts.py).
+    - `fit` is what such a search decided, by graph (plan/fit.py), `moves` which values leave the device in between
+      (plan/moves.py), and `parts` how batches are divided (run/parts.py).
     """
     request = requested(
         step,
@@ -59,6 +63,9 @@ def plan_step(
         growth_steps=growth_steps,
         fit=fit,
         parts=parts,
+        moves=moves,
+        stream=stream,
+        spill_to=spill_to,
     )
     try:
         return make_plan(step, request.device, request.caps, request.names, request.options)
@@ -95,6 +102,9 @@ def requested(
     growth_steps: int = GROWTH,
     fit: Mapping[str, Any] | None = None,
     parts: Mapping[str, Any] | None = None,
+    moves: Mapping[str, Any] | None = None,
+    stream: bool = False,
+    spill_to: str | None = None,
 ) -> Request:
     """Checks what was asked for, and describes the device."""
     _check_options(device, caps, graphs, memory_limit_bytes, tuning)
@@ -115,6 +125,9 @@ def requested(
         "growth_steps": growth_steps,
         "fit": dict(fit or {}),
         "parts": dict(parts or {}),
+        "moves": dict(moves or {}),
+        "stream": stream,
+        "spill_to": spill_to,
     }
     return Request(step, device, caps, names, options)
 
@@ -136,7 +149,7 @@ def plan_again(plan: Plan, device: str | None = None, **changed: Any) -> Plan:
     """A plan with the same options except for those in `changed`, on this or another device."""
     same = {"graphs": list(plan.graphs), "caps": None if device else plan.caps, **plan.options}
     if changed.get("precision", same["precision"]) != same["precision"]:
-        same["fit"] = {}  # It names values of a graph that will be another one.
+        same["fit"] = same["moves"] = {}  # They name values of a graph that will be another one.
     return plan_step(plan.step, device or plan.device, **{**same, **changed})
 
 

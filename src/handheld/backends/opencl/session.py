@@ -24,6 +24,7 @@ from handheld.backends.base import ClockMark, Counters, Session, check_device, o
 from handheld.backends.opencl.ahead import compile_ahead
 from handheld.backends.opencl.bind import bind
 from handheld.backends.opencl.devices import find, opencl
+from handheld.backends.opencl.host import Copies
 from handheld.backends.opencl.memory import Memory, NodePlaces
 from handheld.backends.opencl.programs import Kept, Programs
 from handheld.backends.opencl.record import submitter_for
@@ -32,6 +33,7 @@ from handheld.backends.opencl.submit import Bound, Notes, Submitter, Work
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
 from handheld.graph.dtypes import DTYPES
+from handheld.plan.transfers import BEGIN, END, RUN
 from handheld.store.commands import COPY, DOWNLOAD, UPLOAD, CommandKind
 
 if TYPE_CHECKING:
@@ -107,6 +109,8 @@ class OpenCLSession(Session):
         self._memory = Memory(plan, self.context, self.queue)
         self.counters.allocations += len(self._memory)
         self.allocated_bytes = self._memory.nbytes
+        #: The copies between the device and the host that are part of the plan.
+        self._copies = Copies(plan, api, self.context, self.queue, self._memory) if plan.host_bytes else None
         self.timings["allocate"] = time.perf_counter() - started
         # The device receives the state while the host builds the kernels.
         writes = [self._write(name, value, False) for name, value in plan.values.items()]
@@ -165,7 +169,8 @@ class OpenCLSession(Session):
         return self._submitter.submit(self.queue, work, self._notes)
 
     def run(self, graph: str) -> None:
-        event = self._submit(self._steps[graph])
+        whole = self._copies is None or graph not in self._copies.actions
+        event = self._submit(self._steps[graph]) if whole else self._submit_with_copies(graph)
         plan = self.plan.graphs[graph]
         for source, target in plan.copies:
             event = self._copy(plan, source, target)
@@ -173,16 +178,63 @@ class OpenCLSession(Session):
         self.counters.steps += 1
         self._flight.step(event)
 
+    def _submit_with_copies(self, graph: str) -> cl.Event | None:
+        """Starts a step whose plan moves values to the host and back. A recording has one queue for everything."""
+        assert self._copies is not None
+        beside, event = self._notes is None, None
+        for number, (kind, nodes) in enumerate(self._copies.actions[graph]):
+            if kind == RUN:
+                key = f"{graph}#{number}"
+                if key not in self._steps:
+                    works = [self._nodes[graph][i] for i in nodes]
+                    self._steps[key] = Work(key, tuple(launch for work in works for launch in work.launches))
+                event = self._submit(self._steps[key])
+            elif kind == END and beside:
+                self._copies.end(self.queue, nodes[0])
+            elif kind == BEGIN and beside:
+                self._flight.hold(*self._copies.begin(self.queue, graph, nodes[0]))
+                self._count_move(graph, nodes[0])
+            elif kind == BEGIN:
+                self._move(graph, nodes[0])
+        return event
+
+    def _move(self, graph: str, node: int) -> None:
+        """Starts the copy of a node in the queue of the step."""
+        assert self._copies is not None
+        one, begin = self._copies.known[graph][node], time.monotonic_ns()
+        event, host = self._copies.copy(self.queue, one, graph)
+        self._note(UPLOAD if one.way == "in" else DOWNLOAD, one.nbytes, begin, event)
+        self._flight.hold(event, host)
+        self._count_move(graph, node)
+
+    def _count_move(self, graph: str, node: int) -> None:
+        assert self._copies is not None
+        one = self._copies.known[graph][node]
+        if one.way == "in":
+            self.counters.uploads += 1
+            self.counters.upload_bytes += one.nbytes
+        else:
+            self.counters.downloads += 1
+            self.counters.download_bytes += one.nbytes
+
     def run_repeated(self, graph: str, repeats: Mapping[int, int]) -> None:
-        nodes = enumerate(self._nodes[graph])
-        event = self._submit(
-            Work(None, tuple(launch for i, work in nodes for launch in work.launches * repeats.get(i, 1)))
-        )
+        event, launches = None, list[Bound]()
+        moves = self._copies.known.get(graph, {}) if self._copies is not None else {}
+        for i, work in enumerate(self._nodes[graph]):
+            launches += work.launches * repeats.get(i, 1)
+            if i in moves:
+                self._submit(Work(None, tuple(launches)))
+                launches = []
+                self._move(graph, i)
+        event = self._submit(Work(None, tuple(launches)))
         self.queue.flush()
         self._flight.step(event)
 
     def run_node(self, graph: str, index: int) -> None:
-        self._submit(self._nodes[graph][index])
+        if self._copies is not None and index in self._copies.known.get(graph, {}):
+            self._move(graph, index)
+        else:
+            self._submit(self._nodes[graph][index])
 
     # ── transfers ─────────────────────────────────────────────────────────────────────────────
 
@@ -254,6 +306,8 @@ class OpenCLSession(Session):
 
     def read_slot(self, name: str) -> np.ndarray:
         slot = self._slots[name]
+        if self._copies is not None and name in self.plan.host_state:
+            return self._copies.store.read(self.plan.host_state[name], DTYPES[slot.dtype].numpy, slot.shape)
         host: np.ndarray = np.empty(slot.shape, DTYPES[slot.dtype].numpy)
         if host.size:
             self._api.enqueue_copy(self.queue, host, self._memory.region(self.plan.state[name]), is_blocking=True)
@@ -271,6 +325,11 @@ class OpenCLSession(Session):
         slot = self._slots[name]
         data: np.ndarray = np.ascontiguousarray(array, DTYPES[slot.dtype].numpy).reshape(slot.shape)
         if not data.size:
+            return None, data
+        if self._copies is not None and name in self.plan.host_state:
+            self.queue.finish()  # A copy of the old value may be under way.
+            self._copies.queue.finish()
+            self._copies.store.write(self.plan.host_state[name], data)
             return None, data
         region = self._memory.region(self.plan.state[name])
         return self._api.enqueue_copy(self.queue, region, data, is_blocking=wait), data
@@ -334,6 +393,8 @@ class OpenCLSession(Session):
 
     def close(self) -> None:
         self.queue.finish()
+        if self._copies is not None:
+            self._copies.release(self.queue)
         self._flight.clear()
         self._staging.release()
         self._memory.release()
