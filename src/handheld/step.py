@@ -92,6 +92,10 @@ class Step:
         growth_steps: int = 2000,
         recompute: bool = True,
         micro_batches: int | None = 1,
+        spill: bool = False,
+        stream: bool = False,
+        spill_to: str | Path | None = None,
+        state_bits: int = 32,
     ) -> Plan:
         """Decide everything about running this step on a device, which is present or described by `caps`.
 
@@ -101,6 +105,12 @@ class Step:
         - `recompute`: whether that is allowed, for this limit and for the memory of the device.
         - `micro_batches=k` runs the training step in k parts of a batch whose gradients make one update. With None, the
           plan may do so if that meets the limit sooner than computing values again, and the update stays the same.
+        - `spill`: to fit, values may also be moved out of the device and back: to the memory of the host, or to a file
+          on devices that share that memory. The plan does what is predicted to be faster.
+        - `stream`: parameters that no graph changes are kept there too, and copied to the device when they are read.
+        - `spill_to`: the folder for that file; on every device there is one then.
+        - `state_bits`: 16 or 8 stores momenta and averages of squares of the optimizer in so many bits, with a scale
+          per block of values. They are computed in float32, with what is stored rounded after each step.
         - `isolate` gives every tensor its own memory, for checking kernels.
         - `tuning`: whether to use measured variants where a tuning record has some, or the path of one record.
         - `precision`: "half" stores values between nodes in 16 bits and scales the loss. The scale doubles after
@@ -120,6 +130,10 @@ class Step:
             growth_steps=growth_steps,
             recompute=recompute,
             micro_batches=micro_batches,
+            spill=spill,
+            stream=stream,
+            spill_to=spill_to,
+            state_bits=state_bits,
         )
 
     def save(self, path: str | Path) -> Path:

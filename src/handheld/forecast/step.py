@@ -17,6 +17,7 @@ from handheld.cost.work import Work
 from handheld.forecast.model import CostModel
 from handheld.graph.dtypes import DTYPES
 from handheld.plan.launched import main_launch
+from handheld.plan.transfers import transfers as moves_of
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.plan.work import works
 from handheld.store.record import Record
@@ -179,11 +180,12 @@ def _lines(model: CostModel, name: str, entry: GraphPlan, energy: EnergyModel | 
 
 
 def transfers(entry: GraphPlan) -> list[Moved]:
-    """The transfers of a graph: its inputs, the copies of slots, and the loss."""
+    """The transfers of a graph: its inputs, the copies of slots, the loss, and what its plan moves out and in."""
     tensors = entry.graph.tensors
+    moved = [Moved("upload" if t.way == "in" else "download", t.nbytes, 1.0) for t in moves_of(entry.graph).values()]
     inputs = [Moved("upload", tensors[given.tensor].nbytes, 1.0) for given in entry.graph.inputs]
     copies = [Moved("copy", tensors[copy.value].nbytes, 1.0) for copy in entry.copies]
-    return [*inputs, *copies, Moved("download", 4, 1.0)]
+    return [*inputs, *copies, *moved, Moved("download", 4, 1.0)]
 
 
 def weights(plan: Plan) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from handheld.errors import GraphError
 from handheld.graph.check_ops import LIMIT, RULES, check_view, need
 from handheld.graph.check_program import check_program
-from handheld.graph.dtypes import DTYPES, F16, TORCH_DTYPES
+from handheld.graph.dtypes import DTYPES, F16, NARROW, TORCH_DTYPES
 from handheld.graph.graph import PHASES, ROLES, SLOT_ROLES, Graph, Node, Slot, Tensor, pack_offsets
 from handheld.graph.ops import OPS
 
@@ -39,10 +39,13 @@ def check(graph: Graph, slots: Mapping[str, Slot] | None = None) -> Graph:
             _check_state(graph, slots)
     except GraphError as error:
         raise GraphError(f"graph {graph.name!r}: {error}") from None
-    known = _Known(graph)
+    known, narrow = _Known(graph), {i for i, tensor in graph.tensors.items() if tensor.dtype in NARROW}
     for index, node in enumerate(graph.nodes):
         try:
             _check_node(graph, node, known.tensors)
+            if narrow and node.op not in ("map", "reduce"):
+                touched = {view.tensor for view in node.inputs} | set(node.outputs)
+                need(not narrow & touched, "only maps and reductions know the types of optimizer state")
         except GraphError as error:
             where = f"node {index} ({node.op} from {node.origin.path or 'no module'})"
             raise GraphError(f"graph {graph.name!r}, {where}: {error}") from None

@@ -2,7 +2,8 @@
 
 A tensor's `dtype` is a name in this table. To add an element type, add a row.
 
-f16 is only a storage type: loads widen it to f32 and stores round to it. Nothing is computed in f16.
+f16 is only a storage type: loads widen it to f32 and stores round to it. Nothing is computed in f16. i16 and u8 are
+storage types for optimizer state (passes/state_bits.py): only maps and reductions read and write them, as i32.
 PyTorch's int64 is i32 here; values are checked when data arrives.
 """
 
@@ -14,7 +15,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-F32, F16, I32, BOOL = "f32", "f16", "i32", "bool"
+F32, F16, I32, BOOL, I16, U8 = "f32", "f16", "i32", "bool", "i16", "u8"
+#: The types that only programs of maps and reductions can read and write.
+NARROW = frozenset({I16, U8})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,8 @@ _ROWS = (
         numpy_kinds="b",
     ),
     DType(F16, nbytes=2, numpy=np.float16, c_memory="HALF", c_register="float", value=F32, torch="float16"),
+    DType(I16, nbytes=2, numpy=np.int16, c_memory="short", c_register="int", value=I32, torch="int16"),
+    DType(U8, nbytes=1, numpy=np.uint8, c_memory="uchar", c_register="int", value=I32, torch="uint8"),
 )
 
 #: Every element type by its name.

@@ -241,7 +241,7 @@ def copy_node(graph: Graph, source: int, target: int, origin: Origin) -> Node:
 
 
 def transfer_of(graph: Graph, node: Node) -> str:
-    """"out" if a node copies a tensor to the host's memory, "in" if it copies one back; "" for all other nodes."""
+    """ "out" if a node copies a tensor to the host's memory, "in" if it copies one back; "" for all other nodes."""
     if not graph.host:
         return ""
     if graph.host.intersection(node.outputs):

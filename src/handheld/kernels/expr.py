@@ -220,7 +220,8 @@ class Code:
         pointer = self.pointer(tensor, written=True)
         if tensor.dtype == F16:
             return f"PUT_HALF({value}, {index}, {pointer});"
-        return f"{pointer}[{index}] = {'(uchar)' if tensor.dtype == BOOL else ''}{value};"
+        kind = DTYPES[tensor.dtype]
+        return f"{pointer}[{index}] = {'' if kind.c_memory == kind.c_register else f'({kind.c_memory})'}{value};"
 
     def integer(self, value: int) -> str:
         """The name of a new integer parameter with this value."""

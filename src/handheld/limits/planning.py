@@ -14,6 +14,7 @@ from handheld.errors import CaptureError, OutOfMemory, PlanError
 from handheld.graph.graph import Graph
 from handheld.limits.bottleneck import bottleneck
 from handheld.limits.ledger import make_ledger
+from handheld.limits.moving import plan_with_moves
 from handheld.limits.parts import DEAR, Splitting, time_of, told, warn_norms
 from handheld.limits.prices import DevicePrices, prices_of
 from handheld.limits.repeats import repeats
@@ -58,7 +59,7 @@ class Fitting:
         self._searches: dict[tuple[str, bool], Search] = {}
         self._spread: dict[tuple[str, bool], Graph] = {}
         self._least: dict[bool, Plan] = {}
-        self._known = Known()
+        self._known = self.known = Known()
 
     def plan(self) -> Plan:
         """The plan within the limit. Raises OutOfMemory that names the smallest limit."""
@@ -112,6 +113,11 @@ class Fitting:
             choices = {name: self._search(name, outputs).smallest() for name in self.names_to_fit}
             self._least[outputs] = self._made(self._fits(choices, outputs))
         return self._least[outputs]
+
+    @functools.cached_property
+    def reordered(self) -> Plan:
+        """The plan in which only the order of the backward pass is another one."""
+        return self._made(self._fits({n: self._search(n, True).start for n in self.names_to_fit}, True))
 
     @property
     def smallest(self) -> Plan:
@@ -211,24 +217,30 @@ class Fitting:
 
 
 def plan_fitting(
-    step: Step, device: str, *, recompute: bool = True, micro_batches: int | None = 1, **options: Any
+    step: Step,
+    device: str,
+    *,
+    recompute: bool = True,
+    micro_batches: int | None = 1,
+    spill: bool = False,
+    **options: Any,
 ) -> Plan:
-    """`Step.plan`: a plan as it is if it fits; otherwise one that computes values again, or runs in micro-batches, if
-    that is allowed."""
+    """`Step.plan`: a plan as it is if it fits; otherwise one that computes values again, moves values out of the device,
+    or runs in micro-batches, if that is allowed."""
     request = requested(step, device, **options)
     fitting = Fitting(step, request.device, request.caps, request.names, request.options)
     if micro_batches is not None and micro_batches != 1:
         return _divided(request, fitting, micro_batches)
     try:
         whole = fitting.whole  # Raises an error if a single tensor is too large; nothing here makes it smaller.
-        if whole.bytes > fitting.available and (not recompute or request.options["isolate"]):
+        if whole.bytes > fitting.available and (not (recompute or spill) or request.options["isolate"]):
             check_memory(whole, request.options["memory_limit_bytes"])
     except OutOfMemory as error:
         raise request.with_largest(error) from None
     if whole.bytes <= fitting.available:
         return whole
     try:
-        plan = fitting.plan()
+        plan = plan_with_moves(fitting, recompute) if spill else fitting.plan()
     except OutOfMemory as error:
         split, why = _split(request, fitting) if micro_batches is None else (None, "")
         if split is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 
 from handheld.errors import PlanError
@@ -9,7 +10,9 @@ from handheld.graph.graph import ROLES
 from handheld.graph.text import show_node
 from handheld.kernels.base import Choice
 from handheld.plan.fit import Fit, fit_text, fits_of
+from handheld.plan.moves import moved_text
 from handheld.plan.plan import GraphPlan, Plan
+from handheld.plan.transfers import transfers
 from handheld.plan.ways import described
 from handheld.units import count, size
 
@@ -26,6 +29,12 @@ def explain(plan: Plan, only: str | None = None, width: int = 80) -> str:
     lines += [f"avoided on this driver: {line}" for line in described(plan.caps.avoid)]
     if text := fit_text(plan.options, plan.bytes):
         lines.append(f"to fit: {text}")
+    if plan.units:
+        lines.append(_state_text(plan))
+    if text := moved_text(plan):
+        lines.append(f"outside the device: {text}")
+    for name in plan.graphs:
+        lines += _explain_moves(name, plan.graphs[name]) if only is None or name == only else []
     for name, fit in fits_of(plan.options).items():
         lines += _explain_fit(name, fit) if only is None or name == only else []
     for name, graph in plan.graphs.items():
@@ -91,6 +100,37 @@ def _explain_fit(name: str, fit: Fit) -> list[str]:
     if not fit.outputs:
         lines.append("the model's outputs are not kept; the loss is")
     return lines
+
+
+def _state_text(plan: Plan) -> str:
+    """What of the optimizer's state is stored in fewer bits."""
+    own = [slot for slot in plan.step.slots.values() if slot.role == "optimizer"]
+    now = sum(plan.state[name].nbytes for name, slot in plan.slots.items() if slot.role == "optimizer")
+    values, stored = sum(math.prod(slot.shape) for slot in own), sum(sum(unit.sizes) for unit in plan.units)
+    return (
+        f"optimizer state in {plan.units[0].bits} bits: {stored:,} of {values:,} values, {size(now)} instead of "
+        f"{size(4 * values)}"
+    )
+
+
+def _explain_moves(name: str, plan: GraphPlan) -> list[str]:
+    """What is moved out of the device and back, and what is brought in, largest first."""
+    graph, found = plan.graph, transfers(plan.graph).values()
+    streamed = set(graph.slots.values())
+    lines = []
+    for tensor, nbytes in sorted({t.host: t.nbytes for t in found}.items(), key=lambda item: -item[1]):
+        copies = [t for t in found if t.host == tensor]
+        back = copies[-1].node
+        origin = graph.nodes[back].origin
+        times = count(len(copies), "time")
+        what = (
+            f"{graph.tensors[tensor].name}, brought in {times}"
+            if tensor in streamed
+            else f"{origin.path or 'the model'}"
+        )
+        op = "" if tensor in streamed else f", {origin.torch_op.removeprefix('aten.').removesuffix('.default')}"
+        lines.append(f"{size(nbytes):>12}  {what}{op}")
+    return [f"{name} moves:", *lines] if lines else []
 
 
 def _variant(choice: Choice | None) -> str:

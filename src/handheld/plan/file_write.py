@@ -41,6 +41,16 @@ def parts_of(plan: Plan, values: bool, merged: bool = True) -> list[Part]:
         raise PlanFileError(
             f"a plan for {plan.device} has no launches to write. Try: --on opencl, or a description such as adreno-740"
         )
+    if plan.host_bytes:
+        raise PlanFileError(
+            "a plan file cannot move values out of the device, so runners and targets cannot either. Try: without "
+            "--spill and --stream (spill=, stream=)"
+        )
+    if plan.units:
+        raise PlanFileError(
+            f"a plan file cannot hold optimizer state in {plan.units[0].bits} bits, so runners and targets cannot use it "
+            "either. Try: without --state-bits (state_bits=)"
+        )
     writer = _Writer(plan, merged)
     data, kept = _values(plan) if values else ([], {})
     slots = writer.slots(kept)

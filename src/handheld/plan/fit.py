@@ -11,6 +11,7 @@ from handheld.graph.graph import Graph
 from handheld.passes.again import compute_again, droppable, without_remade
 from handheld.passes.clean import remove_dead
 from handheld.passes.reorder import reorder
+from handheld.plan.moves import moves_line
 from handheld.units import count
 from handheld.units import size as size_text
 
@@ -80,6 +81,10 @@ def fit_text(options: Mapping[str, Any], nbytes: int) -> str:
         made = f"{count(-(-parts['batch'] // parts['size']), 'micro-batch')} of {parts['size']} samples"
         before = f" instead of {size_text(parts['bytes_before'])}" if "bytes_before" in parts else ""
         return f"{size_text(nbytes)}{before}: {made}, {more_text(parts.get('more', 0.0))}"
+    if moved := moves_line(options):
+        fits = [fit for fit in fits if fit.repeats]
+        again = f"; {count(sum(len(fit.repeats) for fit in fits), 'value')} computed again" if fits else ""
+        return f"{size_text(nbytes)} instead of {size_text(options['moves']['bytes_before'])}: {moved}{again}"
     if not fits:
         return ""
     values = sum(len(fit.repeats) for fit in fits)

@@ -14,12 +14,13 @@ from handheld.graph.check import check
 from handheld.graph.graph import Graph, transfer_of
 from handheld.kernels.base import Choice, Lowered
 from handheld.passes.scale import Tables
+from handheld.passes.state_bits import Unit
 from handheld.plan.fit import Fit, fitted
 from handheld.plan.lowering import NAIVE, Lowerings, tuned_choice
 from handheld.plan.memory import GraphMemory, Segments, place_host, place_state
 from handheld.plan.moves import with_transfers
 from handheld.plan.plan import GraphPlan, Plan
-from handheld.plan.precision import prepare, table_slots
+from handheld.plan.precision import prepare, state_in_bits, stored_slots, table_slots
 from handheld.plan.tuning import Tuning, load_tuning
 from handheld.plan.verify import verify
 from handheld.progress import report
@@ -46,7 +47,7 @@ class Known:
     their names."""
 
     lowerings: Lowerings = field(default_factory=Lowerings)
-    prepared: dict[tuple[str, ...], tuple[list[Graph], Tables]] = field(default_factory=dict)
+    prepared: dict[tuple[str, ...], tuple[list[Graph], tuple[Unit, ...], Tables]] = field(default_factory=dict)
 
 
 @paused()
@@ -65,8 +66,9 @@ def make_plan(
     report("planning")
     known = known or Known()
     if tuple(names) not in known.prepared:
-        known.prepared[tuple(names)] = prepare(step, names, caps, options["precision"], options["growth_steps"])
-    chosen, tables = known.prepared[tuple(names)]
+        prepared, tables = prepare(step, names, caps, options["precision"], options["growth_steps"])
+        known.prepared[tuple(names)] = *state_in_bits(step, prepared, options.get("state_bits", 32)), tables
+    chosen, units, tables = known.prepared[tuple(names)]
     chosen = [_fitted(graph, options.get("fit") or {}) for graph in chosen]
     chosen = with_transfers(step, chosen, options)
     limit, isolate, naive = (options[k] for k in ("memory_limit_bytes", "isolate", "naive"))
@@ -78,7 +80,7 @@ def make_plan(
     ]
     segments = Segments(min(caps.max_alloc_bytes, 2**40), caps.base_align_bytes, isolate)
     host = place_host(dict(zip(names, chosen, strict=True)))
-    slots = {**step.slots, **table_slots(tables)}
+    slots = stored_slots({**step.slots, **table_slots(tables)}, units)
     state = place_state({name: slot for name, slot in slots.items() if name not in host.state}, chosen, segments)
     memories = [GraphMemory(g, low, state, segments, isolate) for g, low in zip(chosen, lowered, strict=True)]
     arena = len(segments.sizes)
@@ -91,7 +93,7 @@ def make_plan(
         for name, graph, low, memory, picked in zip(names, chosen, lowered, memories, tuned, strict=True)
     }
     sizes = tuple(segments.sizes)
-    plan = Plan(step, device, caps, plans, state, sizes, arena, dict(options), tables, host.nbytes, host.state)
+    plan = Plan(step, device, caps, plans, state, sizes, arena, dict(options), tables, host.nbytes, host.state, units)
     check_memory(plan, limit)
     verify(plan)
     return plan

@@ -1,7 +1,8 @@
 """What a plan keeps in the memory of the host, or in a file, to need less on the device.
 
-`options["moves"]` names, per graph, the values of the forward pass that are moved away and back (limits/spilling.py
-decides), and `options["stream"]` says whether slots that no graph changes are brought in when they are read.
+`options["moves"]` has, per graph, the values of the forward pass that are moved away and back, and what that costs
+(limits/moving.py decides). `options["stream"]` says whether slots that no graph changes are brought in when they are
+read, and `options["spill_to"]` names the folder of the file.
 """
 
 from __future__ import annotations
@@ -21,12 +22,34 @@ if TYPE_CHECKING:
     from handheld.step import Step
 
 #: A smaller slot stays on the device: its copy would take longer than its bytes are worth.
-LEAST_STREAMED = 16 << 10
+LEAST_STREAMED = 4 << 10
 
 
 def moves_of(options: Mapping[str, Any], graph: str) -> tuple[Move, ...]:
     """The values that a graph of a plan with these options moves away."""
-    return tuple(Move(*fields) for fields in (options.get("moves") or {}).get(graph, ()))
+    graphs: Mapping[str, Sequence[Sequence[int]]] = (options.get("moves") or {}).get("graphs", {})
+    return tuple(Move(*fields) for fields in graphs.get(graph, ()))
+
+
+def moved_values(options: Mapping[str, Any]) -> int:
+    """The number of values that are moved."""
+    return sum(len(moves) for moves in (options.get("moves") or {}).get("graphs", {}).values())
+
+
+def time_of_moves(options: Mapping[str, Any]) -> float:
+    """The predicted additional time of a plan that moves values, as a share of the step."""
+    return float((options.get("moves") or {}).get("more", 0.0))
+
+
+def moves_line(options: Mapping[str, Any]) -> str:
+    """What is moved and what it costs, without the memory of the plan; "" if nothing is."""
+    moves = options.get("moves") or {}
+    if not moved_values(options):
+        return ""
+    more = moves["more"]
+    time = "no more time" if more < 0.005 else f"about {more:.0%} more time"
+    values = count(moved_values(options), "value")
+    return f"{values} moved to {moves['where']} and back ({size_text(moves['bytes'])}), {time} at {moves['rate']}"
 
 
 def with_transfers(step: Step, graphs: Sequence[Graph], options: Mapping[str, Any]) -> list[Graph]:

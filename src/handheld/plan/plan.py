@@ -16,7 +16,8 @@ from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Slot
 from handheld.kernels.base import Choice, Lowered
 from handheld.plan.memory import Place, SlotCopy, WorkspaceKey
-from handheld.plan.precision import table_slots
+from handheld.passes.state_bits import Unit
+from handheld.plan.precision import stored_slots, table_slots
 from handheld.units import count
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class Plan:
     #: The bytes that the plan keeps in the memory of the host or in a file, and the places of the slots among them.
     host_bytes: int = 0
     host_state: Mapping[str, Place] = field(default_factory=dict)
+    #: Optimizer state that is stored in fewer bits (`state_bits`).
+    units: tuple[Unit, ...] = ()
 
     def __repr__(self) -> str:
         ops = ", ".join(f"{name} {count(len(graph.lowered), 'op')}" for name, graph in self.graphs.items())
@@ -88,13 +91,18 @@ class Plan:
 
     @property
     def slots(self) -> dict[str, Slot]:
-        """The slots of the step and those of `tables`."""
-        return {**self.step.slots, **table_slots(self.tables)}
+        """The slots of the step and those of `tables`, with the codes and scales of `units`."""
+        return stored_slots({**self.step.slots, **table_slots(self.tables)}, self.units)
 
     @property
     def values(self) -> dict[str, np.ndarray]:
         """The values of the slots at the start."""
-        return {**self.step.values, **self.tables}
+        values = {**self.step.values, **self.tables}
+        for unit in self.units:
+            values |= unit.encode(values)
+            for slot in unit.slots:
+                del values[slot]
+        return values
 
     @property
     def bytes(self) -> int:

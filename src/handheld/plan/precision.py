@@ -14,6 +14,7 @@ from handheld.graph.dtypes import I32
 from handheld.graph.graph import Graph, Slot
 from handheld.passes.half import compute_halves, store_halves
 from handheld.passes.scale import GROWTH, Tables, with_scale, without_scale
+from handheld.passes.state_bits import BITS, Unit, store_state, units_of
 
 if TYPE_CHECKING:
     from handheld.step import Step
@@ -50,6 +51,29 @@ def prepare(
         graphs.append(check(graph, {**step.slots, **table_slots(constants)}))
         tables |= constants
     return graphs, tables
+
+
+def stored_slots(slots: Mapping[str, Slot], units: Sequence[Unit]) -> dict[str, Slot]:
+    """The slots with the codes and scales of units instead of the state that they store."""
+    gone = {slot for unit in units for slot in unit.slots}
+    new = {name: slot for unit in units for name, slot in unit.new_slots().items()}
+    return {name: slot for name, slot in slots.items() if name not in gone} | new
+
+
+def state_in_bits(step: Step, graphs: Sequence[Graph], bits: int) -> tuple[list[Graph], tuple[Unit, ...]]:
+    """The graphs with the state of their optimizers in so many bits, and what is stored so."""
+    if bits == 32:
+        return list(graphs), ()
+    if bits not in BITS:
+        raise PlanError(f"state_bits={bits!r:.40} is not possible. Try: 32, 16 or 8")
+    units = tuple(units_of(graphs, bits))
+    if not units:
+        raise PlanError(
+            f"no optimizer state of this step can be stored in {bits} bits. It works for momenta and averages of squares "
+            "of torch.optim's optimizers. Try: without --state-bits (state_bits=)"
+        )
+    changed = [store_state(graph, units) for graph in graphs]
+    return [check(new) for new in changed], units
 
 
 def table_slots(tables: Mapping[str, np.ndarray]) -> dict[str, Slot]:

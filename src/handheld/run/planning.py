@@ -42,7 +42,8 @@ def plan_step(
     parts: Mapping[str, Any] | None = None,
     moves: Mapping[str, Any] | None = None,
     stream: bool = False,
-    spill_to: str | None = None,
+    spill_to: str | Path | None = None,
+    state_bits: int = 32,
 ) -> Plan:
     """`Step.plan` as it is, without a search for what fits (limits/), and two more options.
 
@@ -66,6 +67,7 @@ def plan_step(
         moves=moves,
         stream=stream,
         spill_to=spill_to,
+        state_bits=state_bits,
     )
     try:
         return make_plan(step, request.device, request.caps, request.names, request.options)
@@ -104,10 +106,13 @@ def requested(
     parts: Mapping[str, Any] | None = None,
     moves: Mapping[str, Any] | None = None,
     stream: bool = False,
-    spill_to: str | None = None,
+    spill_to: str | Path | None = None,
+    state_bits: int = 32,
 ) -> Request:
     """Checks what was asked for, and describes the device."""
     _check_options(device, caps, graphs, memory_limit_bytes, tuning)
+    if not isinstance(spill_to, str | Path | None):
+        raise PlanError(f"spill_to={spill_to!r:.60} must be the path of a folder")
     device = canonical(device)
     caps = described(device) if caps is None else caps
     names = list(step.graphs) if graphs is None else list(graphs)
@@ -127,7 +132,8 @@ def requested(
         "parts": dict(parts or {}),
         "moves": dict(moves or {}),
         "stream": stream,
-        "spill_to": spill_to,
+        "state_bits": state_bits,
+        "spill_to": None if spill_to is None else str(spill_to),
     }
     return Request(step, device, caps, names, options)
 

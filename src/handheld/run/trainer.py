@@ -24,6 +24,7 @@ from handheld.run.loop import fit
 from handheld.run.parts import parts_of, step_in_parts
 from handheld.run.pieces import run_pieces
 from handheld.run.sizes import add_sizes, own_graph, sizes_of
+from handheld.run.stored import read_state, write_state
 from handheld.step import named_state
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ class Trainer:
         self._open()
         slots = [name for name, slot in self.plan.step.slots.items() if slot.role != "constant"]
         # All are read before one is replaced: a device that is lost in between must not leave a mixture of two states.
-        self.plan.step.values.update({name: self.session.read_slot(name) for name in slots})
+        self.plan.step.values.update(read_state(self.session, slots))
 
     def load(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Write values (from `state()` or a PyTorch state dict) to the device."""
@@ -254,8 +255,8 @@ class Trainer:
                 "fit(..., checkpoint=, resume=True)"
             )
         arrays = by_slot(state, self.plan.step.slots, strict)
-        for name, array in arrays.items():  # Nothing is written before everything is known to fit.
-            self.session.write_slot(name, array)
+        write_state(self.session, arrays)  # Nothing is written before everything is known to fit.
+        for name, array in arrays.items():
             self.plan.step.values[name] = array.astype(DTYPES[self.plan.step.slots[name].dtype].numpy)
 
     def set_rate(self, rate: float, group: int | None = None, optimizer: str | None = None) -> None:
