@@ -13,12 +13,14 @@ import typer
 from handheld.cli import output, plan_files, plan_tables
 from handheld.cli.data_options import PLAIN, DataOptions, with_example_options
 from handheld.cli.described import captured, device_caps
+from handheld.cli.means_options import AS_IS, Means, with_means
 from handheld.cli.options import Data, Json, Precision, Size, Spec, batches, nbytes, split
 from handheld.cli.partial_options import with_partial_options
 from handheld.cli.placing import Goal, Wanted, placed
 from handheld.cli.stages import stages
 from handheld.device import DeviceCaps, canonical
 from handheld.errors import HandheldError, OutOfMemory
+from handheld.limits.moving import plan_with_moves
 from handheld.limits.planning import Fitting
 from handheld.partial.options import WHOLE, PartialOptions
 from handheld.passes.scale import GROWTH
@@ -97,6 +99,7 @@ class Row:
 
 
 @with_partial_options
+@with_means
 @with_example_options
 def plan(
     what: Spec,
@@ -114,6 +117,7 @@ def plan(
     json: Json = False,
     given: DataOptions = PLAIN,
     partial: PartialOptions = WHOLE,
+    means: Means = AS_IS,
 ) -> None:
     """Show what fits: the memory, launches and operations of a training step.
 
@@ -153,8 +157,8 @@ def plan(
     with stages(json) as say:
         say(f"capturing {spec.name} for a batch of {wanted[0]}")
         step = captured(spec, wanted[0], data, given)
-        sizes = plan_sizes(step, wanted[0], graphs, canonical(device), caps, limit, precision)
-        rows = _rows(sizes, wanted, say)
+        sizes = plan_sizes(step, wanted[0], graphs, canonical(device), caps, limit, precision, means)
+        rows = _rows(sizes, wanted, say, means.spill)
         plan_files.write(rows[0].best, out, "" if rows[0].fitted else rows[0].why)
         found = _search(sizes, rows, seconds, say)
     _present(_result(spec, device, caps, sizes, rows, found), rows, out, isinstance(spec, StepFile), explain, json)
@@ -184,7 +188,14 @@ def wanted_batches(given: str | int | None, spec: ModelSpec) -> list[int]:
 
 
 def plan_sizes(
-    step: Step, batch: int, graphs: str | None, device: str, caps: DeviceCaps, limit: int | None, precision: str
+    step: Step,
+    batch: int,
+    graphs: str | None,
+    device: str,
+    caps: DeviceCaps,
+    limit: int | None,
+    precision: str,
+    means: Means = AS_IS,
 ) -> Sizes:
     several = batch_sizes(step.graphs, "train")
     names = [n for n in step.graphs if not several or n.partition("@")[2].partition(".")[0] == str(batch)]
@@ -203,27 +214,30 @@ def plan_sizes(
         "growth_steps": GROWTH,
         "fit": {},
         "parts": {},
+        "moves": {},
+        **{key: value for key, value in means.options().items() if key != "spill"},
     }
     return Sizes(step, device, caps, names, options)
 
 
-def _rows(sizes: Sizes, wanted: Sequence[int], say: Callable[[str], None]) -> list[Row]:
+def _rows(sizes: Sizes, wanted: Sequence[int], say: Callable[[str], None], spill: bool) -> list[Row]:
     rows = []
     for number, count in enumerate(wanted):
         say(f"planning a batch of {count}, {number + 1} of {len(wanted)}")
         row = plan_row(sizes, count)
         if row.why and row.need.bytes > sizes.available:
             say(f"fitting a batch of {count}")
-            row = fitted_row(sizes, row)
+            row = fitted_row(sizes, row, spill)
         rows.append(row)
     return rows
 
 
-def fitted_row(sizes: Sizes, row: Row) -> Row:
-    """The row with the plan that computes values again to fit."""
+def fitted_row(sizes: Sizes, row: Row, spill: bool = False) -> Row:
+    """The row with the plan that computes values again to fit, or moves them out of the device if that is allowed."""
     names = sizes.names(row.need.batch)
     try:
-        plan = Fitting(sizes.step, sizes.device, sizes.caps, names, sizes.options).plan()
+        fitting = Fitting(sizes.step, sizes.device, sizes.caps, names, sizes.options)
+        plan = plan_with_moves(fitting, recompute=True) if spill else fitting.plan()
     except OutOfMemory as error:
         return replace(row, why_never=str(error).partition(". ")[2].removesuffix(". Try: a smaller batch"))
     return replace(row, fitted=plan)

@@ -17,6 +17,7 @@ from handheld.cli import output
 from handheld.cli.data_options import PLAIN, DataOptions, with_example_options
 from handheld.cli.fleet_run import on_fleet
 from handheld.cli.live import watching
+from handheld.cli.means_options import AS_IS, Means, with_means
 from handheld.cli.options import SPEC_HELP, Data, Json, MemoryLimit, OnAutoFleet, Precision, Seed, Size, nbytes
 from handheld.cli.partial_options import with_partial_options
 from handheld.cli.placing import AUTO, Wanted, placed
@@ -105,6 +106,7 @@ Like = Annotated[
 
 @on_fleet("profile", lambda own: own / RUN)
 @with_partial_options
+@with_means
 @with_example_options
 def profile(
     what: What = None,
@@ -130,6 +132,7 @@ def profile(
     json: Json = False,
     given: DataOptions = PLAIN,
     partial: PartialOptions = WHOLE,
+    means: Means = AS_IS,
 ) -> None:
     """Measure the time, memory and energy of a training step, op by op.
 
@@ -146,7 +149,7 @@ def profile(
     limit = nbytes(memory_limit)
     on = _placed(Wanted(what or "", size, on, batch, None, precision, data, given, partial, limit, seed), json)
     estimate = _checked_energy(on, energy, estimate_energy, watts_busy, watts_idle)
-    options = (size, on, precision, batch, steps, graph, data, seed, given, partial, limit)
+    options = (size, on, precision, batch, steps, graph, data, seed, given, partial, limit, means)
     with asked(like, Request(what or "", *options), what is not None) as (request, known):
         made = _prepared(request, json)
         _tell_and_measure(made, known, no_ceilings, json)
@@ -217,12 +220,13 @@ def _plan(step: Step, names: list[str], request: Request) -> Plan:
         "tuning": request.tuning,
         "memory_limit_bytes": request.memory_limit,
     }
-    if request.fit:
+    if request.fit or request.moves:
         try:
-            return plan_step(step, request.on, fit=request.fit, **options)
+            kept = {key: value for key, value in request.means.options().items() if key != "spill"}
+            return plan_step(step, request.on, fit=request.fit, moves=request.moves, **options, **kept)
         except (PlanError, KeyError, TypeError, ValueError) as error:
             output.warn(f"what the repeated run did to fit cannot be repeated: {error}. It is decided again")
-    return step.plan(request.on, **options)
+    return step.plan(request.on, **options, **request.means.options())
 
 
 def _tell_and_measure(made: _Prepared, known: Run | None, no_ceilings: bool, json: bool) -> None:

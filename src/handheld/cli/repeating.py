@@ -18,6 +18,7 @@ from handheld.analyse.conditions import meta_differences
 from handheld.analyse.run import Run, open_run
 from handheld.cli import output
 from handheld.cli.data_options import PLAIN, DataOptions
+from handheld.cli.means_options import AS_IS, Means
 from handheld.errors import HandheldError, RunFileError
 from handheld.partial.options import WHOLE, PartialOptions
 from handheld.plan.plan import Plan
@@ -43,13 +44,16 @@ class Request:
     partial: PartialOptions = WHOLE
     #: Bytes; None: the memory of the device.
     memory_limit: int | None = None
+    means: Means = AS_IS
     #: What the plan of a repeated run does to fit (plan/fit.py). A search may find something else each time.
     fit: Mapping[str, Any] | None = None
+    #: The same for values that leave the device (plan/moves.py).
+    moves: Mapping[str, Any] | None = None
     #: True: the tuning records of the device; False: none; or the path of a record.
     tuning: bool | str = True
 
     def to_json(self) -> dict[str, object]:
-        return {**dataclasses.asdict(dataclasses.replace(self, fit=None)), "folder": str(Path.cwd())}
+        return {**dataclasses.asdict(dataclasses.replace(self, fit=None, moves=None)), "folder": str(Path.cwd())}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Request:
@@ -67,6 +71,7 @@ class Request:
         values["data"] = values["data"] and _found(values["data"], folder)
         values["given"] = _options(values["given"])
         values["partial"] = PartialOptions.of(values)
+        values["means"] = Means.of(values.get("means") or {})
         return Request(**values)
 
 
@@ -125,7 +130,8 @@ def asked(like: Path | None, request: Request, named: bool) -> Iterator[tuple[Re
     known, run = repeated(like, request if named else None, request)
     with run, tempfile.TemporaryDirectory() as folder:
         if request.on in ("opencl", known.on):  # Another device may need another fit.
-            known = dataclasses.replace(known, fit=(run.meta.get("plan_options") or {}).get("fit"))
+            made = run.meta.get("plan_options") or {}
+            known = dataclasses.replace(known, fit=made.get("fit"), moves=made.get("moves"))
         record = _record(run)
         if known.tuning is not False and record is not None:
             path = Path(folder) / f"{like.stem}-tuning.json"

@@ -15,6 +15,7 @@ import typer
 
 from handheld.cli import output
 from handheld.cli.data_options import PLAIN, DataOptions, with_data_options
+from handheld.cli.means_options import AS_IS, Means, with_means
 from handheld.cli.options import AcceptFrozen, Force, Json, OnAuto, Precision, Seed, Size, Spec
 from handheld.cli.partial_options import with_partial_options
 from handheld.cli.placing import Goal, Wanted, placed
@@ -93,6 +94,7 @@ FindNan = Annotated[
 
 
 @with_partial_options
+@with_means
 @with_training_options
 @with_data_options
 def train(
@@ -120,6 +122,7 @@ def train(
     given: DataOptions = PLAIN,
     training: TrainingOptions = PLAIN_TRAINING,
     partial: PartialOptions = WHOLE,
+    means: Means = AS_IS,
 ) -> None:
     """Train a model and print its test accuracy.
 
@@ -147,7 +150,7 @@ def train(
         own_part = files.same(partial.at(first_of(on)))
         job = prepare(what, size, data, batch, seed, accept_frozen, given, training.update, own_part)
         files.check_epochs(epochs, job)
-        started_trainer = _started(job, on, precision, training, say)
+        started_trainer = _started(job, on, precision, training, means, say)
     own = {"precision": precision, "epochs": epochs, "schedule": schedule, "lr": lr, "seed": seed}
     with started_trainer as trainer, writing(trainer, training.record, job, own) as record:
         rates = schedule_of(schedule, lr, trainer.rates("train"), epochs)
@@ -157,12 +160,16 @@ def train(
     _conclude(replace(result, record=record.path, page=record.page), history, job, files, json)
 
 
-def _started(job: Job, on: str, precision: str, training: TrainingOptions, say: Callable[[str], None]) -> Trainer:
+def _started(
+    job: Job, on: str, precision: str, training: TrainingOptions, means: Means, say: Callable[[str], None]
+) -> Trainer:
     """The started trainer on one device, or on two if that is faster."""
     parts = training.micro_batches
     options: dict[str, Any] = {"precision": precision, "memory_limit_bytes": training.memory_limit_bytes}
     if not is_pair(on):
-        return job.step.plan(on, graphs=job.graphs, micro_batches=parts, **options).start()
+        return job.step.plan(on, graphs=job.graphs, micro_batches=parts, **options, **means.options()).start()
+    if means != AS_IS:
+        raise HandheldError("--spill, --stream and --state-bits work on one device. Try: --on with one device")
     if parts not in (None, 1):
         raise HandheldError("two devices share a batch already. Try: --micro-batches with one device")
     whole = batch_sizes(job.graphs, "train").get(job.batch, "train")

@@ -10,6 +10,7 @@ from handheld.cli import output
 from handheld.cli.prepare import Job
 from handheld.data import DataSet, ImageData, TextData
 from handheld.plan.fit import fit_text
+from handheld.plan.moves import moved_text
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.run.batch import batch_sizes
 from handheld.run.history import Epoch, History
@@ -84,6 +85,7 @@ def introduce(job: Job, trainer: Trainer) -> None:
                     f"{job.seconds + sum(trainer.session.timings.values()):.1f} s",
                 ),
                 *([("to fit", text)] if (text := fit_text(plan.options, plan.bytes)) else []),
+                *([("outside", text)] if plan.host_state and (text := moved_text(plan)) else []),
             ]
         )
     )

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from handheld.cli import output
 from handheld.cli.data_options import PLAIN, DataOptions, with_example_options
+from handheld.cli.means_options import AS_IS, Means, with_exact_means
 from handheld.cli.options import AcceptFrozen, Data, Json, MemoryLimit, OnAuto, Precision, Seed, Size, Spec, nbytes
 from handheld.cli.partial_options import with_partial_options
 from handheld.cli.placing import AUTO, Wanted, placed
@@ -43,6 +44,7 @@ Batch = Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=(
 
 
 @with_partial_options
+@with_exact_means
 @with_example_options
 def verify(
     what: Spec,
@@ -64,6 +66,7 @@ def verify(
     json: Json = False,
     given: DataOptions = PLAIN,
     partial: PartialOptions = WHOLE,
+    means: Means = AS_IS,
 ) -> None:
     """Compare every op with PyTorch and name the first that differs.
 
@@ -94,7 +97,7 @@ def verify(
         results = []
         for name in _chosen(step, graph, batch):
             inputs = _inputs(batches, step.graphs[name], seed)
-            results.append(verify_plan(_plan(step, on, name, precision, limit), inputs, name, tolerance))
+            results.append(verify_plan(_plan(step, on, name, precision, limit, means), inputs, name, tolerance))
         frozen = _frozen(step, spec, batches, seed, [result.graph for result in results])
     if json:
         output.print_json([_as_json(r, frozen, accept_frozen) for r in results])
@@ -118,11 +121,11 @@ def _own_batch(spec: ModelSpec) -> int:
     return spec.default_batch if isinstance(spec, StepFile) else min(spec.default_batch, 4)
 
 
-def _plan(step: Step, on: str, name: str, precision: str, limit: int | None) -> Plan:
+def _plan(step: Step, on: str, name: str, precision: str, limit: int | None, means: Means) -> Plan:
     """A plan in which every tensor has its own memory. With a limit, it has the ops of the plan that meets it."""
-    if limit is None:
+    if limit is None and means == AS_IS:
         return step.plan(on, graphs=[name], isolate=True, precision=precision)
-    plan = step.plan(on, graphs=[name], precision=precision, memory_limit_bytes=limit)
+    plan = step.plan(on, graphs=[name], precision=precision, memory_limit_bytes=limit, **means.options())
     return plan.again(isolate=True, memory_limit_bytes=None)
 
 

@@ -17,8 +17,8 @@ from handheld.cost.work import Work
 from handheld.forecast.model import CostModel
 from handheld.graph.dtypes import DTYPES
 from handheld.plan.launched import main_launch
-from handheld.plan.transfers import transfers as moves_of
 from handheld.plan.plan import GraphPlan, Plan
+from handheld.plan.transfers import transfers as moves_of
 from handheld.plan.work import works
 from handheld.store.record import Record
 

@@ -225,9 +225,11 @@ def plan_fitting(
     spill: bool = False,
     **options: Any,
 ) -> Plan:
-    """`Step.plan`: a plan as it is if it fits; otherwise one that computes values again, moves values out of the device,
-    or runs in micro-batches, if that is allowed."""
+    """`Step.plan`: a plan as it is if it fits; otherwise one that computes values again, moves values out of the
+    device, or runs in micro-batches, if that is allowed."""
     request = requested(step, device, **options)
+    if request.options["spill_to"] and not (spill or request.options["stream"]):
+        raise PlanError("spill_to says where, but nothing leaves the device. Try: with spill=True or stream=True")
     fitting = Fitting(step, request.device, request.caps, request.names, request.options)
     if micro_batches is not None and micro_batches != 1:
         return _divided(request, fitting, micro_batches)

@@ -13,7 +13,7 @@ import numpy as np
 
 from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph
-from handheld.passes.transfer import Gap, Move, move_out, movable
+from handheld.passes.transfer import Gap, Move, movable, move_out
 from handheld.plan.memory import GraphMemory, Segments
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.plan.transfers import BEGIN, END, schedule, transfers

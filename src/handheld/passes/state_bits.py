@@ -136,9 +136,9 @@ def units_of(graphs: Iterable[Graph], bits: int) -> list[Unit]:
     for graph in graphs:
         own = {slot: unit for unit in _units(graph, bits) for slot in unit.slots}
         for slot in graph.slots:
-            if slot.rpartition(".")[2] in SIGNED | SQUARES:
-                if slot not in own or found.setdefault(slot, own[slot]) != own[slot]:
-                    refused.add(slot)
+            known = slot.rpartition(".")[2] in SIGNED | SQUARES
+            if known and (slot not in own or found.setdefault(slot, own[slot]) != own[slot]):
+                refused.add(slot)
     units = dict.fromkeys(unit for unit in found.values())
     return [unit for unit in units if not refused & set(unit.slots)]
 

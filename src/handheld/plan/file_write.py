@@ -48,7 +48,7 @@ def parts_of(plan: Plan, values: bool, merged: bool = True) -> list[Part]:
         )
     if plan.units:
         raise PlanFileError(
-            f"a plan file cannot hold optimizer state in {plan.units[0].bits} bits, so runners and targets cannot use it "
+            f"a plan file cannot hold optimizer state in {plan.units[0].bits} bits, so runners and targets cannot "
             "either. Try: without --state-bits (state_bits=)"
         )
     writer = _Writer(plan, merged)

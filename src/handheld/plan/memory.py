@@ -23,7 +23,6 @@ from handheld.passes.spaces import same_walk, store_strides
 from handheld.plan.lifetimes import lifetimes
 from handheld.units import size as size_text
 
-
 #: Where places in the host's memory begin: multiples of a page, so that copies are fast.
 HOST_ALIGN = 4096
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from handheld.errors import PlanError
 from handheld.graph.check import check
 from handheld.graph.graph import Graph
 from handheld.passes.transfer import Move, move_out, stream, streamable
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from handheld.step import Step
 
 #: A smaller slot stays on the device: its copy would take longer than its bytes are worth.
-LEAST_STREAMED = 4 << 10
+LEAST_STREAMED = 2 << 10
 
 
 def moves_of(options: Mapping[str, Any], graph: str) -> tuple[Move, ...]:
@@ -55,6 +56,11 @@ def moves_line(options: Mapping[str, Any]) -> str:
 def with_transfers(step: Step, graphs: Sequence[Graph], options: Mapping[str, Any]) -> list[Graph]:
     """The graphs with the copies between the device and the host that the options ask for."""
     names = streamed_slots(step, graphs) if options.get("stream") else []
+    if options.get("stream") and not names:
+        raise PlanError(
+            f"no parameter of at least {size_text(LEAST_STREAMED)} is frozen, so there is nothing to stream. "
+            "Try: --only, --freeze or --lora (handheld.train_only, freeze, lora)"
+        )
     changed = [stream(move_out(graph, moves_of(options, graph.name)), names) for graph in graphs]
     return [check(new) if new.host else new for new in changed]
 
@@ -87,8 +93,8 @@ def moved_text(plan: Plan) -> str:
         parts.append(f"{count(len(plan.host_state), 'frozen parameter')}")
     out, into = moved_bytes_of(plan)
     return (
-        f"{' and '.join(parts)} in {place_text(plan)} ({size_text(plan.host_bytes)}); a step moves {size_text(out)} out "
-        f"and {size_text(into)} in"
+        f"{' and '.join(parts)} in {place_text(plan)} ({size_text(plan.host_bytes)}); "
+        f"a step moves {size_text(out)} out and {size_text(into)} in"
     )
 
 

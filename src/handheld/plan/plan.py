@@ -15,8 +15,8 @@ import numpy as np
 from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Slot
 from handheld.kernels.base import Choice, Lowered
-from handheld.plan.memory import Place, SlotCopy, WorkspaceKey
 from handheld.passes.state_bits import Unit
+from handheld.plan.memory import Place, SlotCopy, WorkspaceKey
 from handheld.plan.precision import stored_slots, table_slots
 from handheld.units import count
 

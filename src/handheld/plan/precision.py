@@ -69,8 +69,8 @@ def state_in_bits(step: Step, graphs: Sequence[Graph], bits: int) -> tuple[list[
     units = tuple(units_of(graphs, bits))
     if not units:
         raise PlanError(
-            f"no optimizer state of this step can be stored in {bits} bits. It works for momenta and averages of squares "
-            "of torch.optim's optimizers. Try: without --state-bits (state_bits=)"
+            f"no optimizer state of this step can be stored in {bits} bits. It works for momenta and averages of "
+            "squares of torch.optim's optimizers. Try: without --state-bits (state_bits=)"
         )
     changed = [store_state(graph, units) for graph in graphs]
     return [check(new) for new in changed], units

@@ -46,12 +46,13 @@ class HostStore:
 
     def _host_bytes(self, context: cl.Context, queue: cl.CommandQueue, nbytes: int) -> np.ndarray:
         api = self._api
-        if nbytes > available_memory():
+        left = available_memory()
+        if nbytes > left:
             raise OutOfMemory(
-                f"the plan keeps {size_text(nbytes)} in the memory of the host, which has {size_text(available_memory())} "
-                "left. Try: --spill-to FOLDER (spill_to=), to keep them in a file, or a smaller batch",
+                f"the plan keeps {size_text(nbytes)} in the memory of the host, which has {size_text(left)} left. "
+                "Try: --spill-to FOLDER (spill_to=), to keep them in a file, or a smaller batch",
                 nbytes,
-                available_memory(),
+                left,
             )
         try:
             self._buffer = api.Buffer(context, api.mem_flags.READ_WRITE | api.mem_flags.ALLOC_HOST_PTR, nbytes)
@@ -93,8 +94,8 @@ def _file_bytes(folder: Path, nbytes: int) -> np.ndarray:
         reason = error.strerror or str(error)
         raise OutOfMemory(
             f"the plan keeps {size_text(nbytes)} in a file in {folder}, and they cannot be reserved there: {reason}. "
-            "Nothing was trained, and checkpoints are as they were. Try: --spill-to FOLDER (spill_to=) with a folder on "
-            "another disk, or free some space",
+            "Nothing was trained, and checkpoints are as they were. Try: --spill-to FOLDER (spill_to=) with a folder "
+            "on another disk, or free some space",
             nbytes,
         ) from None
 
