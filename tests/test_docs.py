@@ -156,3 +156,12 @@ def test_the_glossary_explains_each_word_once_in_one_line():
         assert "glossary.md" in linking.read_text(encoding="utf-8")
     for path in re.findall(r"`(\w+(?:/\w+)*(?:/|\.py))`", page("glossary.md")):
         assert (ROOT / "src" / "handheld" / path).exists(), f"the glossary names {path}"
+
+
+def test_no_page_has_a_placeholder() -> None:
+    found = {
+        page.name: lines
+        for page in (ROOT / "docs").glob("*.md")
+        if (lines := re.findall(r"^(?:[A-Z]+_)*[A-Z]{4,}$", page.read_text(encoding="utf-8"), re.MULTILINE))
+    }
+    assert found == {}

@@ -137,8 +137,7 @@ def plan(
     other             learning rates, counters, constants
     not alive ...     alignment, gaps, and what only other moments or graphs need
 
-    Operations count a multiply-add as two. No time is predicted without a measurement of the device. If
-    handheld doctor --ceilings has measured it undisturbed, a lower bound is printed.
+    Operations count a multiply-add as two. After handheld doctor --ceilings, a lower bound of the time is printed.
 
     \b
     Examples:

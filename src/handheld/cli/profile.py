@@ -136,9 +136,8 @@ def profile(
 ) -> None:
     """Measure the time, memory and energy of a training step, op by op.
 
-    The step runs many times. The run file is written continuously, so a stopped or killed run still
-    opens (handheld show FILE.run). Available sensors are sampled; the file says why others are missing.
-    Unknown peak rates of the device are measured and stored. A page with figures is written beside it.
+    The step runs many times. The run file is written continuously, so a stopped or killed run still opens. Available
+    sensors are sampled. Unknown peak rates of the device are measured and stored. A page is written beside it.
 
     \b
     Examples:

@@ -126,9 +126,9 @@ def train(
 ) -> None:
     """Train a model and print its test accuracy.
 
-    On Ctrl-C or SIGTERM the current step is finished, the checkpoint is written (with --checkpoint),
-    and the command says how to continue. A second Ctrl-C stops at once. A step file trains without
-    PyTorch. NAME-train-N.run gets losses, metrics and sensors, and NAME-train-N.html shows them.
+    On Ctrl-C or SIGTERM the current step is finished, the checkpoint is written (with --checkpoint), and the
+    command says how to continue. A second Ctrl-C stops at once. A step file trains without PyTorch. NAME-
+    train-N.run gets losses, metrics and sensors, and NAME-train-N.html shows them.
 
     DATA_FORMATS
 
@@ -136,8 +136,7 @@ def train(
     Examples:
     handheld train lenet5 --data digits
     handheld train mine.py:make --data photos/ --only biases --memory-limit 512MiB
-    handheld train model.step --data photos/ --checkpoint run.checkpoint
-    handheld train mine.py:make --data text.txt --lora 8 --frozen-bits 4
+    handheld train mine.py:make --data text.txt --lora 8 --frozen-bits 4 --stream --checkpoint my.checkpoint
     handheld train lenet5 --data digits --on opencl:0+opencl:1     # two devices
     """
     started, limit = time.perf_counter(), training.memory_limit_bytes

@@ -73,9 +73,8 @@ def verify(
     PyTorch computes in float64. Both sides get the same inputs for each op, so an error is charged to
     the op that makes it. Values stored in half precision may differ by 2^-11. Needs PyTorch.
 
-    A step cannot repeat what Python code decides from values (if x.sum() > 0): the decision of the
-    example batch is frozen. Such lines are listed, and run again on other batches to see whether they
-    decide differently.
+    A step cannot repeat what Python code decides from values (if x.sum() > 0): the decision of the example batch is
+    frozen. Such lines are listed, and run again on other batches to see whether they decide differently.
 
     The exit code is 1 if an op differs, or if a decision is frozen and --accept-frozen is not given.
 

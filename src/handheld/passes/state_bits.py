@@ -43,6 +43,8 @@ SQUARES = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum"})
 BLOCK, LEAST_BLOCK = 128, 32
 #: The state of a parameter with fewer values stays float32.
 LEAST = 256
+#: A block whose largest magnitude is smaller counts as zeros: its reciprocal would be infinite.
+TINY = 1e-35
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,10 @@ class Unit:
         rows = whole.reshape(-1, self.block)
         scales = np.abs(rows).max(axis=1)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            ratio = np.where(scales[:, None] > 0, np.abs(rows) / scales[:, None], np.float32(0))
-            root = np.sqrt(np.sqrt(ratio)) if self.squares else np.sqrt(ratio)
-            codes = np.nan_to_num(np.rint(root * np.float32(self.most)), nan=0.0)
+            part = np.where(scales > TINY, np.float32(1) / scales, np.float32(0))[:, None]
+            root = np.sqrt(np.abs(rows) * part)
+            root = np.sqrt(root) if self.squares else root
+            codes = np.nan_to_num(np.floor(root * np.float32(self.most) + np.float32(0.5)), nan=0.0)
         codes = np.maximum(codes, rows > 0) if self.squares else np.copysign(codes, rows)
         kind = np.uint8 if self.bits == 8 else np.int16
         return {self.codes: (codes + self.zero).astype(kind).reshape(-1), self.scales: scales}
@@ -267,8 +270,8 @@ class _Work:
 
 def _decoded(b: Builder, unit: Unit, codes: int, scales: int) -> int:
     """Adds the value of a code."""
-    code = b.op("cast", F32, b.load(codes, I32))
-    part = b.op("div", F32, b.op("sub", F32, code, b.const(float(unit.zero), F32)), b.const(float(unit.most), F32))
+    code = b.op("cast", F32, b.op("sub", I32, b.load(codes, I32), b.const(unit.zero, I32)))
+    part = b.op("div", F32, code, b.const(float(unit.most), F32))
     if unit.squares:
         part = b.op("mul", F32, part, part)
         power = b.op("mul", F32, part, part)
@@ -278,18 +281,18 @@ def _decoded(b: Builder, unit: Unit, codes: int, scales: int) -> int:
 
 
 def _encoded(b: Builder, unit: Unit, value: int) -> tuple[int, int]:
-    """Adds the code of a value, and the scale of its block."""
-    zero, most = b.const(0.0, F32), b.const(float(unit.most), F32)
-    size = b.op("abs", F32, value)
+    """Adds the code of a value, and the scale of its block. Whole numbers are rounded by a cast, which is fast."""
+    zero, size = b.const(0.0, F32), b.op("abs", F32, value)
     scale = b.op("max_of", F32, size)
-    ratio = b.op("where", F32, b.op("gt", BOOL, scale, zero), b.op("div", F32, size, scale), zero)
-    root = b.op("sqrt", F32, ratio)
+    there = b.op("gt", BOOL, scale, b.const(TINY, F32))
+    part = b.op("where", F32, there, b.op("div", F32, b.const(1.0, F32), scale), zero)
+    root = b.op("sqrt", F32, b.op("mul", F32, size, part))
     if unit.squares:
         root = b.op("sqrt", F32, root)
-    code = b.op("round", F32, b.op("mul", F32, root, most))
+    near = b.op("add", F32, b.op("mul", F32, root, b.const(float(unit.most), F32)), b.const(0.5, F32))
+    code = b.op("cast", I32, near)
     if unit.squares:
-        least = b.op("where", F32, b.op("gt", BOOL, value, zero), b.const(1.0, F32), zero)
-        code = b.op("max", F32, code, least)
+        code = b.op("max", I32, code, b.op("cast", I32, b.op("gt", BOOL, value, zero)))
     else:
-        code = b.op("mul", F32, code, b.op("sign", F32, value))
-    return b.op("cast", I32, b.op("add", F32, code, b.const(float(unit.zero), F32))), scale
+        code = b.op("where", I32, b.op("lt", BOOL, value, zero), b.op("neg", I32, code), code)
+    return b.op("add", I32, code, b.const(unit.zero, I32)), scale
