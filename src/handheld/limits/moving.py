@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from handheld.errors import OutOfMemory
 from handheld.graph.graph import transfer_of
+from handheld.limits.parts import time_of
 from handheld.limits.spilling import Spilling, after_moves, rate_of, rate_text
 from handheld.passes.transfer import Move, move_out
-from handheld.plan.fit import fits_of
 from handheld.plan.make import make_plan
-from handheld.plan.moves import moved_values, place_text, time_of_moves
+from handheld.plan.moves import moved_values, place_text
 from handheld.plan.plan import Plan
 from handheld.plan.transfers import moved_bytes
 from handheld.progress import report
@@ -38,13 +38,7 @@ def plan_with_moves(fitting: Fitting, recompute: bool) -> Plan:
             return plan
     if not found:
         raise moving.impossible([base() for base in bases])
-    return min(found, key=_more)
-
-
-def _more(plan: Plan) -> float:
-    """The predicted additional time."""
-    again = max((fit.more for fit in fits_of(plan.options).values()), default=0.0)
-    return max(again, time_of_moves(plan.options))
+    return min(found, key=time_of)
 
 
 class Moving:

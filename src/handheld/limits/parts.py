@@ -12,6 +12,7 @@ from handheld.graph.graph import Graph
 from handheld.limits.prices import DevicePrices
 from handheld.plan.fit import fits_of
 from handheld.plan.make import make_plan
+from handheld.plan.moves import time_of_moves
 from handheld.plan.plan import Plan
 from handheld.run.batch import batch_sizes
 from handheld.run.parts import Parts
@@ -129,7 +130,8 @@ def _seconds(graph: Graph, prices: DevicePrices) -> float:
 def time_of(plan: Plan) -> float:
     """The predicted additional time of a plan, as a share of the step."""
     fits = [fit.more for fit in fits_of(plan.options).values()]
-    return float((plan.options.get("parts") or {}).get("more", max(fits, default=0.0)))
+    longer = max((*fits, time_of_moves(plan.options)))
+    return float((plan.options.get("parts") or {}).get("more", longer))
 
 
 def warn_norms(splitting: Splitting, plan: Plan) -> None:

@@ -17,7 +17,7 @@ from handheld import package
 from handheld.data.batches import Data
 from handheld.errors import CheckpointError
 from handheld.graph.graph import Slot
-from handheld.passes.scale import ACCUMULATED
+from handheld.passes.scale import ACCUMULATED, WEIGHT
 from handheld.run.history import History
 from handheld.run.stopping import Kept
 
@@ -93,6 +93,9 @@ def read_checkpoint(path: Path, data: Data, slots: Mapping[str, Slot]) -> Checkp
         raise CheckpointError(
             f"{path} is not a checkpoint of a training loop: a part of it is missing or malformed"
         ) from None
+    if not micro and accumulate <= 1:
+        _without_sums(state, slots)
+        _without_sums({} if best is None else best.state, slots)
     for values in (state,) if best is None else (state, best.state):
         _check_fits(path, values, slots)
     for name, value in data_facts(data).items():
@@ -173,6 +176,18 @@ def _check_fits(path: Path, state: Mapping[str, np.ndarray], slots: Mapping[str,
             f"{path} was written with another optimizer, or with another accumulate: {problem}. "
             "Try: the optimizer and --accumulate (accumulate=) of that training"
         )
+
+
+def _without_sums(state: dict[str, np.ndarray], slots: Mapping[str, Slot]) -> None:
+    """Makes the state fit a step with or without micro-batches: between two updates, their sums are zeros."""
+    for name in [name for name in state if name.startswith(ACCUMULATED) or name == WEIGHT]:
+        if name not in slots:
+            del state[name]
+    if WEIGHT in slots:
+        state.setdefault(WEIGHT, np.ones(slots[WEIGHT].shape, np.float32))
+        for slot in slots.values():
+            if slot.name.startswith(ACCUMULATED):
+                state.update({n: np.zeros(slot.shape, np.float32) for n in slot.names if n not in state})
 
 
 def _lacks(state: Mapping[str, np.ndarray], slot: Slot) -> bool:
