@@ -55,7 +55,7 @@ def _packings(step: Step, bits: int, targets: str | Sequence[str]) -> dict[str, 
     if not frozen:
         raise HandheldError(
             "every parameter of the step is trained, so there is nothing to pack. "
-            "Try: handheld.lora or handheld.train_only before capture"
+            "Try: --lora or --only (handheld.lora or handheld.train_only before capture)"
         )
     large = {name: Packing(bits, s.shape, s.names, s.torch_dtype) for name, s in frozen.items() if len(s.shape) > 1}
     large = {name: packing for name, packing in large.items() if packing.size >= LEAST}

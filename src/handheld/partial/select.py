@@ -23,6 +23,9 @@ from torch.nn.modules.batchnorm import _NormBase
 from handheld.errors import HandheldError
 from handheld.partial.patterns import matching
 
+#: What a word can be beside a pattern.
+WORDS = ("biases", "norms", "last:1")
+
 
 def train_only(model: nn.Module, *what: str) -> list[str]:
     """Freeze every parameter of the model except those that `what` names (see above). Returns the names that train."""
@@ -90,7 +93,7 @@ def _chosen(model: nn.Module, word: str) -> Sequence[str]:
             f"{path}.{name}".lstrip(".") for path, layer in _layers(model) if _is_norm(layer) for name in _own(layer)
         ]
     else:
-        return matching(word, names, "parameter")
+        return matching(word, names, "parameter", WORDS)
     if not chosen:
         raise HandheldError(f"the model has no {word}. Try: 'last:1', or a pattern such as {next(iter(names))!r}")
     return chosen
