@@ -12,9 +12,12 @@ the memory. A copy to the device begins at its own node, and is over before the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from handheld.graph.graph import Graph, consumers, producers, transfer_of
+
+if TYPE_CHECKING:
+    from handheld.backends.base import Counters
 
 RUN, BEGIN, END = "run", "begin", "end"
 
@@ -34,6 +37,15 @@ class Transfer(NamedTuple):
     tensor: int
     host: int
     nbytes: int
+
+    def add_to(self, counters: Counters) -> None:
+        """Counts the copy among the transfers of a session."""
+        if self.way == "in":
+            counters.uploads += 1
+            counters.upload_bytes += self.nbytes
+        else:
+            counters.downloads += 1
+            counters.download_bytes += self.nbytes
 
 
 def transfers(graph: Graph) -> dict[int, Transfer]:

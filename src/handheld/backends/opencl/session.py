@@ -193,7 +193,7 @@ class OpenCLSession(Session):
                 self._copies.end(self.queue, nodes[0])
             elif kind == BEGIN and beside:
                 self._flight.hold(*self._copies.begin(self.queue, graph, nodes[0]))
-                self._count_move(graph, nodes[0])
+                self._copies.known[graph][nodes[0]].add_to(self.counters)
             elif kind == BEGIN:
                 self._move(graph, nodes[0])
         return event
@@ -205,17 +205,7 @@ class OpenCLSession(Session):
         event, host = self._copies.copy(self.queue, one, graph)
         self._note(UPLOAD if one.way == "in" else DOWNLOAD, one.nbytes, begin, event)
         self._flight.hold(event, host)
-        self._count_move(graph, node)
-
-    def _count_move(self, graph: str, node: int) -> None:
-        assert self._copies is not None
-        one = self._copies.known[graph][node]
-        if one.way == "in":
-            self.counters.uploads += 1
-            self.counters.upload_bytes += one.nbytes
-        else:
-            self.counters.downloads += 1
-            self.counters.download_bytes += one.nbytes
+        one.add_to(self.counters)
 
     def run_repeated(self, graph: str, repeats: Mapping[int, int]) -> None:
         event, launches = None, list[Bound]()
