@@ -92,17 +92,14 @@ def draw() -> str:
     for column, (axis, title) in enumerate(AXES.items()):
         x = LEFT + column * (ACROSS + GAP_X)
         parts.append(text(x, TOP - 26, title, "bold"))
-        of_axis = sorted(
-            ((int(r["what"].split()[1]), r) for r in rows if r["what"].split()[0] == axis), key=lambda p: p[0]
-        )
+        of_axis = sorted((int(row["what"].split()[1]), n) for n, row in enumerate(rows) if row["what"].startswith(axis))
         for down, (unit, lines) in enumerate(PANELS):
             y = TOP + down * (DOWN + GAP_Y)
             parts += panel(x, y, [(kind, [(px, figure(rows[n])) for px, n in of_axis]) for kind, figure in lines])
             parts.append(text(x + 6, y - 8, unit, "soft"))
             for k, words in enumerate(LEGEND[down] if column == 0 else ()):
-                parts.append(
-                    f'<rect class="{("cpu", "gpu")[k]}" x="{x + 12}" y="{y + 6 + 16 * k}" width="9" height="9"/>'
-                )
+                kind = ("cpu", "gpu")[k]
+                parts.append(f'<rect class="{kind}" x="{x + 12}" y="{y + 6 + 16 * k}" width="9" height="9"/>')
                 parts.append(text(x + 26, y + 15 + 16 * k, words, "soft"))
     return "\n".join((*parts, "</svg>", ""))
 
