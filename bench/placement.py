@@ -45,7 +45,7 @@ def measure(name: str, batch: int, seconds: float) -> Row:
         both = take_turns(all_cores, together(pair, inputs), seconds=seconds)
     caps = describe("runner")
     return Row(
-        f"{name}, batch {batch}, on two runners with one core each",
+        f"{name}, batch {batch}, two runners of one core",
         device_id(caps.name, caps.driver),
         turns.after_ms,
         "ms",
