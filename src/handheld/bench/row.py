@@ -8,7 +8,7 @@ from handheld.analyse.energy import RailEnergy
 from handheld.analyse.run import ENOUGH, FEW, Run
 from handheld.bench.eager import arithmetic, is_eager
 from handheld.bench.shapes import Measured, RailRow
-from handheld.device import is_gpu
+from handheld.device import canonical, is_gpu
 
 TICKS = 5  # With fewer readings of a sensor, its joules are noise.
 
@@ -16,7 +16,8 @@ TICKS = 5  # With fewer readings of a sensor, its joules are noise.
 def measured(run: Run, batch: int, device: str) -> Measured:
     """Speed, memory and energy of a run, and whether the loss became NaN."""
     # Recording makes PyTorch's own steps longer, so a single step without recording is better than many with it.
-    times = [run.step_ms(graph, 1 if is_eager(device) else ENOUGH) for graph in run.graphs]
+    waits = is_eager(device) or canonical(device).startswith("reference")  # Its host does not run ahead.
+    times = [_step_ms(run, graph, 1 if waits else ENOUGH) for graph in run.graphs]
     known = [ms for ms, _ in times if ms is not None]
     step_ms = sum(known) if times and len(known) == len(times) else None
     memory, use, loss = run.memory_summary(), run.utilisation(), run.meta.get("loss")
@@ -41,6 +42,13 @@ def measured(run: Run, batch: int, device: str) -> Measured:
         **_energy(run, batch, device),
         "findings": sorted({finding.kind for finding in run.findings()}),
     }
+
+
+def _step_ms(run: Run, graph: str, few: int) -> tuple[float | None, str]:
+    """The time of a step; None if there are too few steps and none was recorded."""
+    ms, by = run.step_ms(graph, few)
+    seen = run.variance(graph).times
+    return (None, "") if by == "steps" and (seen is None or seen.n < few) else (ms, by)
 
 
 def rail_row(row: RailEnergy) -> RailRow:
