@@ -149,7 +149,7 @@ def test_every_launch_runs_once_and_in_order(count: int, noted: bool) -> None:
 
 
 def test_one_place_enqueues() -> None:
-    """The exceptions run before a session: `devices.py` tests a compiler's vectors, `ahead_worker.py` makes it compile."""
+    """The exceptions run before a session: `devices.py` tests a compiler, and `ahead_worker.py` makes it compile."""
     found = {
         path.relative_to(BACKENDS).as_posix()
         for path in BACKENDS.rglob("*.py")
