@@ -1,26 +1,28 @@
 // Functions of a float that a compiler can turn into vector code: no calls, no branches, no tables.
 //
 // The functions of PoCL are scalar calls, ten times slower in a loop (in PoCL 3.0 even fabs, copysign and clamp).
-// Errors are within 2 ulp. Most functions reduce their argument to a small range and evaluate a polynomial there.
+// Errors are within 2 ulp, those of tanh and erf within 6 (3e-7 of the result). Most functions reduce their argument to
+// a small range and evaluate a polynomial there.
 
 inline float f_max(float a, float b) { return (a >= b || a != a) ? a : b; }
 inline float f_min(float a, float b) { return (a <= b || a != a) ? a : b; }
 inline float f_abs(float a) { return as_float(as_int(a) & 0x7fffffff); }
-inline float f_with_sign(float a, float sign) {
-  return as_float((as_int(a) & 0x7fffffff) | (as_int(sign) & (int)0x80000000));
-}
 inline float f_within(float a, float low, float high) {
   return a < low ? low : a > high ? high : a;
 }
 inline float f_sign(float a) { return (float)((a > 0.0f) - (a < 0.0f)); }
 
-// 2^n for n in [-126, 127].
-inline float f_two_to(int n) { return as_float((n + 127) << 23); }
+// The lower and the higher of a bound and a value, each one instruction; a NaN stays.
+inline float f_at_most(float high, float a) { return high < a ? high : a; }
+inline float f_at_least(float low, float a) { return low > a ? low : a; }
 
-// e^x = 2^n * e^r with |r| <= ln(2) / 2. ln(2) has two parts, so that n times the first part is exact.
+// e^x = 2^n * e^r with |r| <= ln(2) / 2. ln(2) has two parts, so that n times the first part is exact. Adding
+// 1.5 * 2^23 + 254 rounds to n; the last bits of the sum are then n + 254, the exponents of two factors of 2^n.
+// (2^n itself may be out of range.)
 inline float f_exp(float x) {
-  const float y = f_within(x, -104.0f, 89.0f);
-  const float n = (y * 1.44269502f + 12582912.0f) - 12582912.0f;
+  const float y = f_at_least(-104.0f, f_at_most(89.0f, x));
+  const float shifted = y * 1.44269502f + 12583166.0f;
+  const float n = shifted - 12583166.0f;
   float r = y - n * 0.693359375f;
   r += n * 2.12194440e-4f;
   float p = 0.00139504799f;
@@ -29,10 +31,8 @@ inline float f_exp(float x) {
   p = p * r + 0.166665182f;
   p = p * r + 0.5f;
   p = p * (r * r) + r + 1.0f;
-  // 2^n is multiplied in two factors, because 2^n itself may be out of range.
-  const int whole = (int)n, half_ = whole >> 1;
-  p = p * f_two_to(half_) * f_two_to(whole - half_);
-  return x != x ? x : p;
+  const uint bits = as_uint(shifted), half_ = bits >> 1;
+  return p * as_float(half_ << 23) * as_float((bits - half_) << 23);
 }
 
 // e^x - 1: a polynomial near 0, where the subtraction would lose all digits.
@@ -81,42 +81,36 @@ inline float f_log1p(float x) {
 
 inline float f_sigmoid(float x) { return 1.0f / (1.0f + f_exp(-x)); }
 
-// A polynomial near 0; otherwise 1 - 2 / (e^(2|x|) + 1).
+// x * P(x^2) / Q(x^2), where all coefficients are positive, so that nothing cancels. Beyond 9.05 the result is 1.
 inline float f_tanh(float x) {
-  const float a = f_abs(x), t = f_min(a * a, 0.36f);
-  float p = 0.00223105261f;
-  p = p * t + -0.00826707855f;
-  p = p * t + 0.0217344351f;
-  p = p * t + -0.0539524741f;
-  p = p * t + 0.133332476f;
-  p = p * t + -0.333333313f;
-  p = p * (t * a) + a;
-  const float far = 1.0f - 2.0f / (f_exp(2.0f * a) + 1.0f);
-  return f_with_sign(a < 0.6f ? p : far, x);
+  const float t = f_at_most(81.9f, x * x);
+  float p = 1.326585e-08f;
+  p = p * t + 2.0545107e-05f;
+  p = p * t + 0.003491703f;
+  p = p * t + 0.13377754f;
+  p = p * t + 1.0f;
+  float q = 7.7402495e-07f;
+  q = q * t + 0.00032792796f;
+  q = q * t + 0.025862202f;
+  q = q * t + 0.4671107f;
+  q = q * t + 1.0f;
+  return f_at_least(-1.0f, f_at_most(1.0f, x * p / q));
 }
 
-// A polynomial for |x| < 1; otherwise 1 - e^Q(|x|) with a polynomial Q.
+// As f_tanh. Beyond 3.95 the result is 1.
 inline float f_erf(float x) {
-  const float a = f_abs(x), t = f_min(a * a, 1.0f), b = a > 4.0f ? 4.0f : a;
-  float p = -9.68012591e-06f;
-  p = p * t + 0.000112705406f;
-  p = p * t + -0.000848471071f;
-  p = p * t + 0.00522107491f;
-  p = p * t + -0.0268654451f;
-  p = p * t + 0.112837829f;
-  p = p * t + -0.376126379f;
-  p = p * t + 0.128379166f;
-  p = p * a + a;
-  float q = 8.13812619e-07f;
-  q = q * b + -1.2948165e-05f;
-  q = q * b + 6.79939185e-05f;
-  q = q * b + 8.63482783e-05f;
-  q = q * b + -0.00331924413f;
-  q = q * b + 0.0237650424f;
-  q = q * b + -0.106879994f;
-  q = q * b + -0.634254813f;
-  q = q * b + -1.1291796f;
-  q = q * b + 0.000120920544f;
-  const float far = 1.0f - f_exp(q);
-  return f_with_sign(a < 1.0f ? p : far, x);
+  const float t = f_at_most(16.0f, x * x);
+  float p = 2.0259079e-06f;
+  p = p * t + 0.00028468834f;
+  p = p * t + 0.0038081808f;
+  p = p * t + 0.052875508f;
+  p = p * t + 0.19155072f;
+  p = p * t + 1.1283791f;
+  float q = 3.783183e-05f;
+  q = q * t + 0.0011707308f;
+  q = q * t + 0.015055127f;
+  q = q * t + 0.1145598f;
+  q = q * t + 0.5030901f;
+  q = q * t + 1.0f;
+  return f_at_least(-1.0f, f_at_most(1.0f, x * p / q));
 }

@@ -8,6 +8,7 @@ The lanes are joined at the end of the row.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from handheld.device import DeviceCaps
@@ -161,7 +162,8 @@ class LaneWalk:
             return [f"{kind} p{i} = {neutral};", *([f"int w{i} = INT_MAX;"] if arg else [])]
         if i in self.vectors:
             parts = ", ".join(f"{p} = {neutral}" for p in self._parts("p", i))
-            return [f"float{self.width} {parts};"]
+            bad = [] if self.body.program[i].op in ("sum", "prod") else [f"int{self.width} b{i} = 0;"]
+            return [f"float{self.width} {parts};", *bad]
         every = f"for (int l = 0; l < {self.block}; ++l)"
         lines = [f"{kind} p{i}[{self.block}]; {every} p{i}[l] = {neutral};"]
         return lines + ([f"int w{i}[{self.block}]; {every} w{i}[l] = INT_MAX;"] if arg else [])
@@ -176,14 +178,12 @@ class LaneWalk:
                 half = len(parts) // 2
                 lines += [_wide(op, a, b, self.width) for a, b in zip(parts, parts[half:], strict=False)]
                 parts = parts[:half]
-            whole, n = parts[0], self.width // 2
-            while n > 1:
-                lines.append(f"float{n} h{i}_{n} = {whole}.lo;")
-                lines.append(_wide(op, f"h{i}_{n}", f"{whole}.hi", n))
-                whole, n = f"h{i}_{n}", n // 2
-            lines.append(f"float p{i} = {whole}.x;")
-            lines.append(fold_of(self.body, i, f"p{i}", f"{whole}.y", "", ""))
-            return [*lines, f"const float v{i} = p{i};"]
+            whole, fold = _halved(parts[0], self.width, lambda a, b, n: _wide(op, a, b, n), "float")
+            lines += [*fold, f"float p{i} = {whole}.x;", fold_of(self.body, i, f"p{i}", f"{whole}.y", "", "")]
+            if op in ("sum", "prod"):
+                return [*lines, f"const float v{i} = p{i};"]
+            bad, fold = _halved(f"b{i}", self.width, lambda a, b, n: f"{a} |= {b};", "int")
+            return [*lines, *fold, f"const float v{i} = ({bad}.x | {bad}.y) ? NAN : p{i};"]
         fold = fold_of(self.body, i, f"p{i}[l]", f"p{i}[l + h]", f"w{i}[l]", f"w{i}[l + h]")
         return [
             f"for (int h = {self.block // 2}; h; h >>= 1) for (int l = 0; l < h; ++l) {{ {fold} }}",
@@ -248,9 +248,11 @@ class LaneWalk:
                 first = self.width * k
                 if i in straight:
                     load = f"*(const __global loose *)({straight[i]})"
-                    lines.append(f"{{ const int {x} = {begin} + {first}; {_wide(op, into, load, self.width)} }}")
+                    lines.append(
+                        f"{{ const int {x} = {begin} + {first}; {_wide(op, into, load, self.width, f'b{i}')} }}"
+                    )
                 else:
-                    lines.append(_wide(op, into, f"*(const loose *)(u{i} + {first})", self.width))
+                    lines.append(_wide(op, into, f"*(const loose *)(u{i} + {first})", self.width, f"b{i}"))
         return lines
 
     def _straight(self, i: int) -> str:
@@ -265,9 +267,20 @@ class LaneWalk:
         return f"{self.body.code.pointer(tensor)} + {self.body.index_of(operand)}"
 
 
-def _wide(op: str, into: str, value: str, width: int) -> str:
-    """One step of a reduction, for `width` floats at once. A NaN stays, as in f_max."""
+def _wide(op: str, into: str, value: str, width: int, bad: str = "") -> str:
+    """One step of a reduction, for `width` floats at once. The lanes of a maximum never hold a NaN; `bad` notes it."""
     if op in ("sum", "prod"):
         return f"{into} {'+' if op == 'sum' else '*'}= {value};"
-    sign = ">=" if op == "max_of" else "<="
-    return f"{{ const float{width} t_ = {value}; {into} = (({into} {sign} t_) | ({into} != {into})) ? {into} : t_; }}"
+    sign = ">" if op == "max_of" else "<"
+    note = f" {bad} |= t_ != t_;" if bad else ""
+    return f"{{ const float{width} t_ = {value}; {into} = t_ {sign} {into} ? t_ : {into};{note} }}"
+
+
+def _halved(name: str, width: int, join: Callable[[str, str, int], str], kind: str) -> tuple[str, list[str]]:
+    """Statements that join the two halves of a vector until two elements are left, and the name of the rest."""
+    lines, rest, n = [], name, width // 2
+    while n > 1:
+        half = f"{name}_{n}"
+        lines += [f"{kind}{n} {half} = {rest}.lo;", join(half, f"{rest}.hi", n)]
+        rest, n = half, n // 2
+    return rest, lines
