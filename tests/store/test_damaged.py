@@ -118,3 +118,14 @@ def test_an_error_of_sqlite_that_quotes_damaged_bytes(good, tmp_path):
     path.write_bytes(data[:at] + b"CREATE \xa0\xffBLE note" + data[at + len(b"CREATE TABLE note") :])
     with pytest.raises(RunFileError, match="is damaged"), handheld.open_run(path) as run:
         run.notes()
+
+
+def test_an_error_that_quotes_a_damaged_value_is_short_and_printable(good, tmp_path):
+    path = tmp_path / "two.run"
+    path.write_bytes(good.read_bytes())
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE meta SET value = CAST(? AS TEXT)", (b"\x1b[31m\xff" * 1000,))
+    db.close()
+    with pytest.raises(RunFileError, match="is damaged") as failed, handheld.open_run(path):
+        pass
+    assert len(str(failed.value)) < 500 and "\x1b" not in str(failed.value)

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import handheld
 from handheld import callers
@@ -52,7 +52,22 @@ from handheld.run.interrupt import Interrupted, ignore_interrupts
 _DEBUG = "--debug"
 
 
-class _Commands(TyperGroup):
+def _plain(text: str) -> str:
+    """Help without the backslashes that typer writes for rich's markup, which is off here."""
+    return text.replace("\\[", "[")
+
+
+class _Command(TyperCommand):
+    def get_help(self, ctx: Any) -> str:
+        return _plain(super().get_help(ctx))
+
+
+class _Group(TyperGroup):
+    def get_help(self, ctx: Any) -> str:
+        return _plain(super().get_help(ctx))
+
+
+class _Commands(_Group):
     """Prints a known error as one line and sets the exit code.
 
     With --json, stdout always holds one document. After an error it is `{"error": {"type", "message"}}`.
@@ -169,6 +184,11 @@ app.add_typer(runner.runner, name="runner")
 app.add_typer(target.target, name="target")
 app.add_typer(federate.federate, name="federate")
 app.add_typer(fleet.fleet, name="fleet")
+for group in app.registered_groups:
+    group.cls = _Group
+for part in (app, *(group.typer_instance for group in app.registered_groups)):
+    for command in part.registered_commands if part else ():
+        command.cls = _Command
 
 
 def _version(wanted: bool) -> None:

@@ -88,8 +88,10 @@ class RunFile:
 
     def damaged(self, why: object) -> RunFileError:
         """The error to raise if the content is impossible."""
+        # SQLite quotes a text that is not UTF-8 as a whole, with all its control characters.
+        reason = "".join(mark if mark.isprintable() else "?" for mark in str(why).partition(" with text ")[0])
         return RunFileError(
-            f"{self.path} is damaged: {why}. Try: copy it again, and the file "
+            f"{self.path} is damaged: {reason[:200]}. Try: copy it again, and the file "
             f"{self.path.name}-wal with it if there is one"
         )
 
