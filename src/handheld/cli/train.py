@@ -136,7 +136,7 @@ def train(
     Examples:
     handheld train lenet5 --data digits
     handheld train mine.py:make --data photos/ --only biases --memory-limit 512MiB
-    handheld train mine.py:make --data text.txt --lora 8 --frozen-bits 4 --stream --checkpoint my.checkpoint
+    handheld train mine.py:make --data text.txt --lora 8 --frozen-bits 4 --stream
     handheld train lenet5 --data digits --on opencl:0+opencl:1     # two devices
     """
     started, limit = time.perf_counter(), training.memory_limit_bytes
