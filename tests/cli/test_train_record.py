@@ -24,6 +24,9 @@ def test_train_writes_a_run_file_and_a_page_and_says_where(run, work):
         assert "plan_hash" in record.meta and "tuning" not in record.meta, "no facts that only advice on ops needs"
     page = (work / "mine_make-train-1.html").read_text()
     assert '"kind":"blocks"' in page and "Test accuracy" in page
+    shown = " ".join(run("show", "mine_make-train-1.run").stdout.split())
+    assert shown.startswith(f"Training: 2 epochs, {len(steps)} steps; loss ")
+    assert f"{epochs[-1].loss:.4f} in the last" in shown and f"test accuracy {epochs[-1].test['accuracy']:.4g}" in shown
     again = run("report", "mine_make-train-1.run", "--out", "again.html")
     assert again.exit_code == 0 and (work / "again.html").read_text() == page
 

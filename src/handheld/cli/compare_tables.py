@@ -142,9 +142,9 @@ def _tables(pair: Pair) -> Iterable[RenderableType]:
     rows = [*differ[:SHOWN], *calm[: 0 if len(differ) >= SHOWN else CALM]]
     kernels = any(row.variants for row in rows)
     cells = [(*_op(row), row.variants) if kernels else _op(row) for row in rows]
-    yield table(
-        (*COLUMNS, KERNELS) if kernels else COLUMNS, cells, styles=[STYLES.get(row.verdict, "dim") for row in rows]
-    )
+    if rows:
+        styles = [STYLES.get(row.verdict, "dim") for row in rows]
+        yield table((*COLUMNS, KERNELS) if kernels else COLUMNS, cells, styles=styles)
     if any(row.reshaped for row in rows):
         yield Text(LEGEND, style="dim")
     yield Text(_counts(pair, len(differ)), style="dim")

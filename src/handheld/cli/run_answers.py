@@ -26,12 +26,25 @@ LAYERS = (
 
 
 def answer(run: Run) -> Text:
-    """One sentence per graph: what limits its step."""
-    texts = []
-    for graph in run.graphs or [run.graph]:
-        name = f"{graph}: " if len(run.graphs) > 1 else ""
-        texts.append(_sentence(name, run.bound(graph)))
-    return Text("\n").join(texts)
+    """What a training reached, if the run is one, and what limits the step of each graph."""
+    bounds = {graph: run.bound(graph) for graph in run.graphs or [run.graph]}
+    if not any(bound.limit for bound in bounds.values()):  # The same sentence for all of them.
+        bounds = {run.graph: bounds.get(run.graph) or run.bound(run.graph)}
+    texts = [_sentence(f"{graph}: " if len(bounds) > 1 else "", bound) for graph, bound in bounds.items()]
+    return Text("\n").join([*_training(run), *texts])
+
+
+def _training(run: Run) -> list[Text]:
+    epochs = run.epochs()
+    losses = [row.loss for row in epochs if row.loss is not None]
+    if not losses:
+        return []
+    text = f": {output.count(len(epochs), 'epoch')}, {output.count(epochs[-1].step, 'step')}; loss {losses[0]:.4f}"
+    if len(losses) > 1:
+        text += f" in the first, {losses[-1]:.4f} in the last"
+    if epochs[-1].test:
+        text += "; at the end, " + ", ".join(f"test {name} {value:.4g}" for name, value in epochs[-1].test.items())
+    return [Text.assemble(("Training", "bold"), text + ".")]
 
 
 def _sentence(name: str, bound: Bound) -> Text:

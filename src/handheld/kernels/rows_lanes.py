@@ -184,9 +184,9 @@ class LaneWalk:
                 return [*lines, f"const float v{i} = p{i};"]
             bad, fold = _halved(f"b{i}", self.width, lambda a, b, n: f"{a} |= {b};", "int")
             return [*lines, *fold, f"const float v{i} = ({bad}.x | {bad}.y) ? NAN : p{i};"]
-        fold = fold_of(self.body, i, f"p{i}[l]", f"p{i}[l + h]", f"w{i}[l]", f"w{i}[l + h]")
+        pair = fold_of(self.body, i, f"p{i}[l]", f"p{i}[l + h]", f"w{i}[l]", f"w{i}[l + h]")
         return [
-            f"for (int h = {self.block // 2}; h; h >>= 1) for (int l = 0; l < h; ++l) {{ {fold} }}",
+            f"for (int h = {self.block // 2}; h; h >>= 1) for (int l = 0; l < h; ++l) {{ {pair} }}",
             f"const {kind} v{i} = {prefix}{i}[0];",
         ]
 
