@@ -16,11 +16,13 @@ from handheld.device import DeviceCaps
 from handheld.errors import OutOfMemory, PlanError
 from handheld.graph.check import check
 from handheld.limits.ledger import make_ledger
+from handheld.limits.planning import Fitting
 from handheld.limits.prices import prices_of
 from handheld.limits.simulate import simulate
-from handheld.passes.again import compute_again, droppable
-from handheld.plan.fit import Fit, fitted, spread_out
+from handheld.passes.again import compute_again, droppable, without_remade
+from handheld.plan.fit import Fit, spread_out
 from handheld.plan.precision import prepare
+from handheld.run.planning import requested
 
 from .nets import NETS, residual
 
@@ -65,8 +67,9 @@ def test_any_choice_of_values_is_legal_and_computes_the_same(net):
     want, state = None, {}
     for share in (0.0, 0.3, 0.7, 1.0):
         dropped = tuple(t for t in values if chance.random() < share)
-        check(compute_again(wide, dropped), step.slots)
-        fit = {"train": Fit(dropped).to_json()}
+        brief = tuple(t for t in dropped if chance.random() < 0.5)
+        check(compute_again(wide, dropped, brief), step.slots)
+        fit = {"train": Fit(dropped, brief=brief).to_json()}
         plan = step.copy().plan("reference:cpu", graphs=["train"]).again(fit=fit)
         with plan.start(float64=True) as trainer:
             loss = [float(trainer.step(*batch)) for _ in range(2)]
@@ -81,9 +84,9 @@ def test_any_choice_of_values_is_legal_and_computes_the_same(net):
 def test_the_graph_as_it_was_is_one_of_the_choices(net):
     """What an earlier pass remade is found, and dropping the same values gives as many nodes as before."""
     graph = train_graph(net[0])
-    wide, remade = spread_out(graph)
-    assert len(fitted(graph, Fit(tuple(remade))).nodes) == len(graph.nodes)
-    assert len(wide.nodes) == len(graph.nodes) - len(remade)
+    plain, remade = without_remade(graph)
+    assert len(compute_again(plain, remade).nodes) == len(graph.nodes)
+    assert spread_out(graph)[1] == remade
 
 
 def test_the_simulation_is_close_to_the_real_placement(net):
@@ -92,8 +95,9 @@ def test_the_simulation_is_close_to_the_real_placement(net):
     ledger, chance = make_ledger(wide, prices_of(CAPS, {})), random.Random(2)
     for _ in range(6):
         dropped = {t for t in ledger.choices if chance.random() < 0.5} | remade
-        outcome = simulate(ledger, dropped)
-        fit = {"train": Fit(tuple(dropped | ledger.unread)).to_json()}
+        brief = {t for t in dropped if chance.random() < 0.3}
+        outcome = simulate(ledger, dropped, brief)
+        fit = {"train": Fit(tuple(dropped | ledger.unread), brief=tuple(brief)).to_json()}
         plan = step.plan("opencl", caps=CAPS, graphs=["train"], tuning=False).again(fit=fit)
         assert 0.9 * plan.arena_bytes <= outcome.peak <= 1.05 * plan.arena_bytes
 
@@ -116,6 +120,14 @@ def test_limits_are_met_or_refused_with_the_smallest_one(net):
         assert plan.bytes <= limit
         times.append(plan.options["fit"].get("train", {"more": 0.0})["more"])
     assert times == sorted(times), "less memory takes more time"
+
+
+def test_the_smallest_plan_is_not_larger_than_a_limit_that_was_met(net):
+    step, _ = net
+    request = requested(step, "opencl", caps=CAPS, graphs=["train"], memory_limit_bytes=None)
+    fitting = Fitting(step, request.device, request.caps, request.names, request.options)
+    met = [fitting.within(int(fitting.whole.bytes * share)) for share in (0.9, 0.8, 0.7)]
+    assert fitting.smallest.bytes <= min(plan.bytes for plan in met if plan is not None)
 
 
 def test_a_limit_that_is_no_limit_changes_nothing():

@@ -116,3 +116,15 @@ def test_a_step_file_cannot_be_divided(tmp_path) -> None:
     loaded = handheld.load(step.save(tmp_path / "a.step"))
     with pytest.raises(PlanError, match="a step file cannot be divided"):
         loaded.plan("opencl", caps=CAPS, micro_batches=2)
+
+
+def test_micro_batches_compute_values_again_if_they_must() -> None:
+    step, batch = captured(evaluate=False)
+    least = step.copy().plan("opencl", micro_batches=3).bytes
+    limit = least - (8 << 10)
+    plan = step.copy().plan("opencl", memory_limit_bytes=limit, micro_batches=3)
+    assert plan.bytes <= limit and parts_of(plan) and plan.options["fit"]
+    losses, state = trained(step.copy().plan("opencl", micro_batches=3), [batch, batch])
+    limited, other = trained(plan, [batch, batch])
+    assert limited == losses
+    assert all(np.array_equal(other[name], value) for name, value in state.items()), "the same bits"

@@ -80,6 +80,16 @@ class Ledger:
         return tuple((n, tensor) for tensor, n in first.items())
 
     @functools.cached_property
+    def able(self) -> frozenset[int]:
+        """The choices as a set."""
+        return frozenset(self.choices)
+
+    @functools.cached_property
+    def first_read(self) -> dict[int, int]:
+        """Entry -> the first node of the backward pass that reads it."""
+        return {tensor: n for n, tensor in self.first_reads}
+
+    @functools.cached_property
     def columns(self) -> Columns:
         entries = self.entries.values()
         taken = self.taken_over

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from handheld.callers import warn_user
+from handheld.device import DeviceCaps
 from handheld.errors import CaptureError, OutOfMemory, PlanError
 from handheld.graph.graph import Graph
 from handheld.limits.prices import DevicePrices
@@ -21,6 +22,8 @@ from handheld.run.sizes import rows
 from handheld.step import Step
 from handheld.units import count as count_of
 
+#: Makes a plan of graphs of a step: as `make_plan`.
+Make = Callable[[Step, str, DeviceCaps, Sequence[str], Mapping[str, Any]], Plan]
 #: A plan that computes values again is compared with micro-batches if it takes longer by more than this share.
 DEAR = 0.03
 
@@ -58,8 +61,11 @@ class Splitting:
             return str(error)
         return f"{count_of(norms, 'batch norm')} would see fewer samples" if norms else ""
 
-    def plan(self, count: int) -> Plan:
-        """The plan with `count` micro-batches. Raises OutOfMemory, or PlanError if they are not possible."""
+    def plan(self, count: int, make: Make = make_plan) -> Plan:
+        """The plan with `count` micro-batches. Raises OutOfMemory, or PlanError if they are not possible.
+
+        `make` makes the plan of their graphs, as `make_plan` does; it may compute values again.
+        """
         batch, own = self.batch, self.request.step
         if not 1 < count <= batch:
             raise PlanError(f"a batch of {batch} cannot be divided into {count} micro-batches. Try: 2 to {batch}")
@@ -70,17 +76,19 @@ class Splitting:
             # Graphs for parts need more slots. The step gets them only if the plan fits.
             trial = Step(own.slots, own.values, own.graphs, own.meta)
             trial.code, trial.added = own.code, dict(own.added)
-            self._made(trial, parts)
-            return self._made(own, parts)
+            names, options = self._graphs(trial, parts), {**self.request.options, "parts": parts.to_json()}
+            plan = make(trial, self.request.device, self.request.caps, names, options)
+            self._graphs(own, parts)
+            return make_plan(own, self.request.device, self.request.caps, names, plan.options)
         except CaptureError as error:
             raise PlanError(f"the step cannot run in micro-batches: {error}") from None
 
-    def _made(self, step: Step, parts: Parts) -> Plan:
+    def _graphs(self, step: Step, parts: Parts) -> list[str]:
+        """Adds the graphs of a part to a step. Returns the names of all graphs of the plan."""
         assert step.code is not None
         name = step.code.add_part(step, parts.size)
         others = [self._other(step, n, parts) for n in self.request.names if n not in self._train_names()]
-        options = {**self.request.options, "parts": parts.to_json()}
-        return make_plan(step, self.request.device, self.request.caps, [name, f"{name}.accumulate", *others], options)
+        return [name, f"{name}.accumulate", *others]
 
     def _other(self, step: Step, name: str, parts: Parts) -> str:
         """A graph of the evaluation or the prediction for as many samples as a part has.
@@ -101,14 +109,20 @@ class Splitting:
             yield count
             count *= 2
 
-    def smallest_that_fits(self) -> Plan | None:
-        """The plan with the fewest micro-batches that fits as it is; None if there is none."""
+    def fastest(self, whole: Plan, seconds: float, prices: DevicePrices, make: Make) -> Plan | None:
+        """The plan that is predicted to take the least time; None if no number of micro-batches fits."""
+        best: Plan | None = None
         for count in self.counts():
             try:
-                return self.plan(count)
+                plan = told(self.plan(count, make), whole, seconds, prices)
             except OutOfMemory:
                 continue
-        return None
+            if best is not None and time_of(plan) >= time_of(best):
+                break
+            best = plan
+            if not fits_of(plan.options):
+                break  # More micro-batches only take longer.
+        return best
 
 
 def told(plan: Plan, whole: Plan, seconds: float, prices: DevicePrices) -> Plan:

@@ -59,6 +59,7 @@ class Fitting:
         self._searches: dict[tuple[str, bool], Search] = {}
         self._spread: dict[tuple[str, bool], Graph] = {}
         self._least: dict[bool, Plan] = {}
+        self._smallest: Plan | None = None  # of all plans that were made
         self._known = self.known = Known()
 
     def plan(self) -> Plan:
@@ -67,6 +68,14 @@ class Fitting:
         if found is None:
             raise self._impossible()
         return found
+
+    def fitted(
+        self, step: Step, device: str, caps: DeviceCaps, names: Sequence[str], options: Mapping[str, Any]
+    ) -> Plan:
+        """A plan of other graphs within the limit of this one, as `make_plan`."""
+        fitting = Fitting(step, device, caps, names, options, self.description)
+        fitting.prices = self.prices
+        return fitting.plan()
 
     @functools.cached_property
     def prices(self) -> DevicePrices:
@@ -121,7 +130,13 @@ class Fitting:
 
     @property
     def smallest(self) -> Plan:
-        """The smallest plan of all."""
+        """The smallest plan of all that were made."""
+        made = [self.certain, *([self._smallest] if self._smallest else [])]
+        return min(made, key=lambda plan: plan.bytes)
+
+    @property
+    def certain(self) -> Plan:
+        """The smallest plan that is found whatever was asked before."""
         return min((self.whole, *(self.least(outputs) for outputs in self.ways)), key=lambda plan: plan.bytes)
 
     @property
@@ -138,7 +153,10 @@ class Fitting:
         options = {**self.options, "memory_limit_bytes": None, "fit": {n: fit.to_json() for n, fit in fits.items()}}
         plan = make_plan(self.step, self.device, self.roomy, self.names, options, self._known)
         wanted = {**options, "memory_limit_bytes": self.options["memory_limit_bytes"]}
-        return replace(plan, caps=self.caps, options=wanted)
+        plan = replace(plan, caps=self.caps, options=wanted)
+        if self._smallest is None or plan.bytes < self._smallest.bytes:
+            self._smallest = plan
+        return plan
 
     def _search(self, name: str, outputs: bool) -> Search:
         if (name, outputs) not in self._searches:
@@ -179,9 +197,10 @@ class Fitting:
                 outputs,
                 choice.outcome.seconds / usual - 1,
                 self.whole.bytes,
-                repeats(self._spread[name, outputs], search.ledger, dropped, search.start.dropped),
+                repeats(self._spread[name, outputs], search.ledger, dropped, choice.brief, search.start.dropped),
                 usual,
                 self.prices.source,
+                tuple(sorted(choice.brief)),
             )
         return fits
 
@@ -199,7 +218,7 @@ class Fitting:
         return rest - sum(place.nbytes for place in gone if place.segment < plan.arena)
 
     def _impossible(self) -> OutOfMemory:
-        smallest = self.smallest
+        smallest = self.certain
         state = sum(place.nbytes for place in smallest.state.values())
         rest = smallest.bytes - state - smallest.arena_bytes
         more = max((fit.more for fit in fits_of(smallest.options).values()), default=0.0)
@@ -269,17 +288,15 @@ def _split(request: Request, fitting: Fitting) -> tuple[Plan | None, str]:
     if why:
         return None, f"Micro-batches would not give the same update: {why}"
     whole, seconds = fitting.whole, fitting.seconds  # The step gets more slots below.
-    plan = splitting.smallest_that_fits()
-    if plan is None:
-        return None, "No number of micro-batches fits"
-    return told(plan, whole, seconds, fitting.prices), ""
+    plan = splitting.fastest(whole, seconds, fitting.prices, fitting.fitted)
+    return plan, "" if plan is not None else "No number of micro-batches fits"
 
 
 def _divided(request: Request, fitting: Fitting, count: int) -> Plan:
     """The plan with so many micro-batches, which the user asked for."""
     splitting, whole, seconds = Splitting(request), fitting.whole, fitting.seconds
     try:
-        plan = splitting.plan(count)
+        plan = splitting.plan(count, fitting.fitted)
     except OutOfMemory as error:
         raise error.again(
             f"{str(error).removesuffix('. Try: a smaller batch')}. Try: more micro-batches", None

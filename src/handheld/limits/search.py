@@ -9,9 +9,11 @@ import itertools
 from collections.abc import Set
 from dataclasses import dataclass
 
+import numpy as np
+
 from handheld.limits.chain import Chain
 from handheld.limits.ledger import Ledger
-from handheld.limits.simulate import Outcome, simulate
+from handheld.limits.simulate import NONE, Outcome, Profile, profile, simulate
 
 #: How much work one limit may take: a simulation costs the number of values and nodes that it looks at. This is about
 #: a second of a CPU.
@@ -22,12 +24,17 @@ TRIES = 5
 NEAR = 0.97
 
 
+#: For the smallest plan, limits are tried that are smaller by this share each.
+SMALLER = 0.05
+
+
 @dataclass(frozen=True)
 class Choice:
-    """The values to drop, and what the step then needs."""
+    """The values to drop, those of them that are brief, and what the step then needs."""
 
     dropped: frozenset[int]
     outcome: Outcome
+    brief: frozenset[int] = NONE
 
 
 class Search:
@@ -36,8 +43,12 @@ class Search:
     def __init__(self, ledger: Ledger, start: Set[int]) -> None:
         self.ledger = ledger
         self.chain = Chain(ledger)
-        self.start = Choice(frozenset(start), simulate(ledger, start))
+        self.start = self._choice(frozenset(start))
         self.seen: list[Choice] = [self.start]
+        self._cost = len(ledger.entries) + len(ledger.fixed)  # of a simulation
+
+    def _choice(self, dropped: frozenset[int], brief: frozenset[int] = NONE) -> Choice:
+        return Choice(dropped, simulate(self.ledger, dropped, brief), brief)
 
     def within(self, limit: int, work: int = WORK, tries: int = TRIES) -> Choice | None:
         """The fastest choice found whose peak is at most `limit`; None if there is none."""
@@ -46,16 +57,33 @@ class Search:
         if not any(limit * NEAR <= choice.outcome.peak <= limit for choice in self.seen):
             self._ask_chain(limit, tries)
         best = min(self.seen, key=lambda choice: _score(choice.outcome, limit))
+        if best.outcome.peak > limit:
+            best = self._meet(best, limit, work)
         best = self._improve(best, limit, work)
         return best if best.outcome.peak <= limit else None
 
     def smallest(self, work: int = WORK) -> Choice:
-        """The choice with the smallest peak that was found, whatever its time."""
+        """The choice with the smallest peak that was found, whatever its time. It does not depend on what was asked
+        before, so that a limit that an error names is met later."""
+        before, self.seen = self.seen, [self.start]
+        try:
+            return self._smallest(work)
+        finally:
+            self.seen = before + self.seen
+
+    def _smallest(self, work: int) -> Choice:
         low, high = 0, self.start.outcome.peak
         for _ in range(2 * TRIES):
             middle = (low + high) // 2
             low, high = (middle, high) if self._of_chain(middle) is None else (low, middle)
-        return self._improve(min(self.seen, key=lambda choice: _score(choice.outcome, 0)), 0, work)
+        best = min(self.seen, key=lambda choice: _score(choice.outcome, 0))
+        best = self._improve(best, 0, work // 2)
+        for _ in range(2 * TRIES):
+            smaller = self._meet(best, int(best.outcome.peak * (1 - SMALLER)), work // 4)
+            if smaller.outcome.peak >= best.outcome.peak:
+                break
+            best = smaller
+        return best
 
     def _ask_chain(self, limit: int, tries: int) -> None:
         """The chain is a model of the graph, so the limit that it needs to meet the real one may be another."""
@@ -74,25 +102,81 @@ class Search:
         dropped = self.chain.best(limit)
         if dropped is None:
             return None
-        self.seen.append(Choice(dropped, simulate(self.ledger, dropped)))
+        self.seen.append(self._choice(dropped))
         return self.seen[-1]
+
+    def _meet(self, choice: Choice, limit: int, work: int) -> Choice:
+        """Lowers the highest peak, again and again, by the change that costs least per byte, until the limit is met or
+        nothing helps."""
+        now = profile(self.ledger, choice.dropped, choice.brief)
+        left = work // self._cost
+        while now.total.max() > limit and left > 0:
+            moves = self._moves(now, int(now.total.argmax()), choice)
+            left -= len(moves)
+            over, best = _over(now, limit), None
+            for dropped, brief in moves:
+                then = profile(self.ledger, dropped, brief)
+                gain = over - _over(then, limit)
+                if gain > 0:
+                    rate = gain / max(then.added.seconds - now.added.seconds, 1e-9)
+                    if best is None or rate > best[0]:
+                        best = rate, dropped, brief, then
+            if best is None:
+                break
+            _, dropped, brief, now = best
+            choice = Choice(dropped, Outcome(int(now.total.max()), now.added.seconds), brief)
+            self.seen.append(choice)
+        return min((c for c in self.seen if c.dropped), key=lambda c: _score(c.outcome, limit), default=choice)
+
+    def _moves(self, now: Profile, at: int, choice: Choice) -> list[tuple[frozenset[int], frozenset[int]]]:
+        """The changes of a choice that may free memory at a moment: values there that can be dropped, or be brief."""
+        added, seen = now.added, set[int]()
+        moves = []
+        for k in np.flatnonzero((now.copy_born < at) & (now.copy_end >= at)):
+            tensor = added.entry[k]
+            if added.stays[k] and tensor in choice.dropped and tensor not in choice.brief | seen:
+                moves.append((choice.dropped, choice.brief | {tensor}))
+                seen.add(tensor)
+        entries = list(self.ledger.columns.place)
+        able = self.ledger.able
+        for k in np.flatnonzero((now.born <= at) & (now.end >= at)):
+            tensor = entries[k]
+            if tensor in able and tensor not in choice.dropped:
+                moves.append((choice.dropped | {tensor}, choice.brief))
+                moves.append((choice.dropped | {tensor}, choice.brief | {tensor}))
+        return moves
 
     def _improve(self, choice: Choice, limit: int, work: int) -> Choice:
         """Drops or keeps single values as long as that helps: first to meet the limit, then to take less time."""
         entries = self.ledger.entries
         order = sorted(self.ledger.choices, key=lambda t: -entries[t].seconds)
-        left = max(work // (len(entries) + len(self.ledger.fixed)), 1)
-        since = 0  # simulations since the last one that was better
+        left = max(work // self._cost, 1)
+        since = 0  # values since the last one that was better
         for tensor in itertools.islice(itertools.cycle(order), left):
-            dropped = choice.dropped ^ {tensor}
-            outcome = simulate(self.ledger, dropped)
             since += 1
-            if _score(outcome, limit) < _score(choice.outcome, limit):
-                choice, since = Choice(dropped, outcome), 0
-            elif since >= len(order):
+            for dropped, brief in _others(choice, tensor):
+                other = self._choice(dropped, brief)
+                if _score(other.outcome, limit) < _score(choice.outcome, limit):
+                    choice, since = other, 0
+                    break
+            if since >= len(order):
                 break
         self.seen.append(choice)
         return choice
+
+
+def _others(choice: Choice, tensor: int) -> list[tuple[frozenset[int], frozenset[int]]]:
+    """The choice with something else done to one value."""
+    if tensor not in choice.dropped:
+        return [(choice.dropped | {tensor}, choice.brief)]
+    kept = choice.dropped - {tensor}, choice.brief - {tensor}
+    return [kept, (choice.dropped, choice.brief - {tensor})] if tensor in choice.brief else [kept]
+
+
+def _over(found: Profile, limit: int) -> float:
+    """By how much a limit is exceeded, over all moments."""
+    over = np.maximum(found.total - limit, 0).astype(np.float64)
+    return float((over * over).sum())
 
 
 def _score(outcome: Outcome, limit: int) -> tuple[int, float]:

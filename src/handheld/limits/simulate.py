@@ -1,17 +1,20 @@
 """Memory and time of a graph for a choice of dropped values, without making the graph.
 
-Moments count the nodes of the graph and the computations that are added to its backward pass.
+Moments count the nodes of the graph and the computations that are added to its backward pass. A computation that is
+added makes *copies* of dropped values; a brief value may have several (passes/again.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from handheld.limits.ledger import Ledger
+
+NONE: frozenset[int] = frozenset()
 
 
 class Outcome(NamedTuple):
@@ -21,87 +24,137 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True)
-class _Added:
-    """The computations that a choice adds, in their order: for each, the node before which it runs and its scratch
-    bytes. The k-th added computation before node n has the moment n + k."""
+@dataclass
+class Added:
+    """The computations that a choice adds, in their order: the values, the nodes before which they run, and their
+    scratch bytes. The k-th added computation before node n has the moment n + k."""
 
-    before: np.ndarray
-    workspace: np.ndarray
-    #: Entry -> the number of the computation that makes it again, and of the last one that reads it.
-    made: dict[int, int]
-    read: dict[int, int]
     seconds: float
+    values: list[int] = field(default_factory=list)
+    before: list[int] = field(default_factory=list)
+    workspace: list[int] = field(default_factory=list)
+    #: Per copy: the entry, the numbers of the computation that makes it and of the last one that reads it, and whether
+    #: it stays until the last node of the backward pass that reads the entry.
+    entry: list[int] = field(default_factory=list)
+    born: list[int] = field(default_factory=list)
+    read: list[int] = field(default_factory=list)
+    stays: list[bool] = field(default_factory=list)
+    #: Kept entry -> the number of the last computation that reads it.
+    kept: dict[int, int] = field(default_factory=dict)
 
 
-def simulate(ledger: Ledger, dropped: Set[int]) -> Outcome:
+class Profile(NamedTuple):
+    """The bytes at each moment, and when each entry and each copy is in memory: its first and its last moment."""
+
+    total: np.ndarray
+    born: np.ndarray
+    end: np.ndarray
+    copy_born: np.ndarray
+    copy_end: np.ndarray
+    added: Added
+
+
+def simulate(ledger: Ledger, dropped: Set[int], brief: Set[int] = NONE) -> Outcome:
     """What a step needs if these values are dropped, and those that the backward pass never reads."""
-    gone = dropped | ledger.unread
-    added = _added(ledger, gone)
-    return Outcome(int(_profile(ledger, gone, added).max(initial=0)), added.seconds)
+    found = profile(ledger, dropped, brief)
+    return Outcome(int(found.total.max(initial=0)), found.added.seconds)
 
 
-def _added(ledger: Ledger, dropped: Set[int]) -> _Added:
+def computations(ledger: Ledger, dropped: Set[int], brief: Set[int] = NONE) -> list[int]:
+    """The values that are computed again, one per computation."""
+    return _added(ledger, dropped | ledger.unread, brief).values
+
+
+def _added(ledger: Ledger, dropped: Set[int], brief: Set[int]) -> Added:
     """Walks through the backward pass: a dropped value is computed again before the first node that reads it."""
-    entries, made, read = ledger.entries, dict[int, int](), dict[int, int]()
-    before: list[int] = []
-    workspace: list[int] = []
-    seconds = ledger.seconds
+    entries, copy_of = ledger.entries, dict[int, int]()  # entry -> its copy that is in memory
+    added = Added(ledger.seconds)
+    fresh: list[int] = []  # the brief values that were made for the current node
+    current = -1
     for node, tensor in ledger.first_reads:
-        if tensor not in dropped or tensor in made:
+        if node != current:
+            _forget(fresh, copy_of, added, ledger.first_read, current)
+            current = node
+        if tensor not in dropped or tensor in copy_of:
             continue
         stack = [tensor]
         while stack:
             entry = entries[stack[-1]]
-            if entry.tensor in made:
+            if entry.tensor in copy_of:
                 stack.pop()
                 continue
-            missing = [t for t in entry.needs if t in dropped and t not in made]
+            missing = [t for t in entry.needs if t in dropped and t not in copy_of]
             if missing:
                 stack += missing
                 continue
-            number = len(before)
+            number = len(added.before)
             for t in entry.needs:
-                read[t] = number
+                if t in copy_of:
+                    added.read[copy_of[t]] = number
+                else:
+                    added.kept[t] = number
             for t in entry.makes:
-                made[t] = number
-            before.append(node)
-            workspace.append(entry.workspace)
-            seconds += entry.seconds
-    return _Added(np.array(before, np.int64), np.array(workspace, np.int64), made, read, seconds)
+                if t in dropped:
+                    copy_of[t] = len(added.entry)
+                    if t in brief:
+                        fresh.append(t)
+                added.entry.append(t)
+                added.born.append(number)
+                added.read.append(-1)
+                added.stays.append(t in dropped)
+            added.values.append(entry.tensor)
+            added.before.append(node)
+            added.workspace.append(entry.workspace)
+            added.seconds += entry.seconds
+    _forget(fresh, copy_of, added, ledger.first_read, current)
+    return added
 
 
-def _profile(ledger: Ledger, dropped: Set[int], added: _Added) -> np.ndarray:
-    """The bytes at each moment."""
+def _forget(fresh: list[int], copy_of: dict[int, int], added: Added, first: dict[int, int], node: int) -> None:
+    """Forgets the brief values that were made for a node but are not read by it."""
+    for tensor in fresh:
+        if first.get(tensor) != node and tensor in copy_of:
+            added.stays[copy_of.pop(tensor)] = False
+    fresh.clear()
+
+
+def profile(ledger: Ledger, dropped: Set[int], brief: Set[int] = NONE) -> Profile:
+    """The bytes at each moment for a choice."""
+    gone = dropped | ledger.unread
+    added = _added(ledger, gone, brief)
     columns, nodes, count = ledger.columns, len(ledger.fixed), len(added.before)
+    before = np.array(added.before, np.int64)
     # The moments of nodes and of added computations. A node comes after what is added before it.
-    more = np.zeros(nodes + 1, np.int64)
-    np.add.at(more, added.before, 1)
+    more = np.bincount(before, minlength=nodes + 1)
     at_node = np.arange(nodes) + np.cumsum(more)[:nodes]
-    at_added = added.before + np.arange(count)
+    at_added = before + np.arange(count)
     place = columns.place
     late = np.where(columns.late >= 0, at_node[columns.late], -1)  # when the backward pass reads each entry last
     last, ends_late = late.copy(), columns.late >= 0
-    if added.read:
-        where = np.fromiter((place[t] for t in added.read), np.int64, len(added.read))
-        again = at_added[np.fromiter(added.read.values(), np.int64, len(added.read))]
+    if added.kept:
+        where = np.fromiter((place[t] for t in added.kept), np.int64, len(added.kept))
+        again = at_added[np.fromiter(added.kept.values(), np.int64, len(added.kept))]
         ends_late[where] &= late[where] > again
         last[where] = np.maximum(late[where], again)
     change, less = np.zeros(nodes + count + 1, np.int64), np.zeros(nodes + count + 1, np.int64)
-    np.add.at(change, columns.born, columns.nbytes)
-    gone = np.fromiter((t in dropped for t in place), bool, len(place))
-    early = gone | (last < columns.early)
+    dropped_now = np.fromiter((t in gone for t in place), bool, len(place))
+    early = dropped_now | (last < columns.early)
     end = np.where(early, columns.early, last)
+    np.add.at(change, columns.born, columns.nbytes)
     np.subtract.at(change, end + 1, columns.nbytes)
     np.add.at(less, end, np.where(early, columns.taken_early, np.where(ends_late, columns.taken_late, 0)))
-    if added.made:
-        where = np.fromiter((place[t] for t in added.made), np.int64, len(added.made))
-        born = at_added[np.fromiter(added.made.values(), np.int64, len(added.made))]
-        until = np.maximum(last[where], born)
+    born = until = np.zeros(0, np.int64)
+    if added.entry:
+        where = np.fromiter((place[t] for t in added.entry), np.int64, len(added.entry))
+        born = at_added[np.array(added.born, np.int64)]
+        numbers = np.array(added.read, np.int64)
+        read = np.where(numbers >= 0, at_added[numbers], -1)
+        stays = np.array(added.stays) & (columns.late[where] >= 0)
+        until = np.maximum(np.maximum(born, read), np.where(stays, late[where], -1))
         np.add.at(change, born, columns.nbytes[where])
         np.subtract.at(change, until + 1, columns.nbytes[where])
-        np.add.at(less, until, np.where(ends_late[where], columns.taken_late[where], 0))
+        np.add.at(less, until, np.where(stays & (late[where] > read), columns.taken_late[where], 0))
     total: np.ndarray = np.cumsum(change)[: nodes + count] - less[: nodes + count]
     total[at_node] += ledger.fixed
-    total[at_added] += ledger.between[added.before] + added.workspace
-    return total
+    total[at_added] += ledger.between[before] + np.array(added.workspace, np.int64)
+    return Profile(total, columns.born, end, born, until, added)

@@ -10,6 +10,9 @@ and computed before it:
                  dropped       dropped
 
 Reductions of a normalisation are not repeated: their small results stay in memory.
+
+A value may be needed twice: first to compute another value, and much later by the backward pass itself. In between it
+stays in memory, unless it is *brief*: then it is freed, and is computed once more.
 """
 
 from __future__ import annotations
@@ -61,16 +64,19 @@ def node_again(graph: Graph, maker: Mapping[int, int], tensor: int) -> Node:
     return Node("map", tuple(recipe.views), (tensor,), attrs, node.origin)
 
 
-def compute_again(graph: Graph, dropped: Collection[int]) -> Graph:
+def compute_again(graph: Graph, dropped: Collection[int], brief: Collection[int] = ()) -> Graph:
     """Returns the graph in which these values of the forward pass are computed again where the backward pass reads
-    them. `droppable` has the values that can be named."""
+    them. `droppable` has the values that can be named. `brief` are those of them that do not stay in memory if they
+    were computed only for another value."""
     turn = turning_point(graph)
-    work = _Again(graph, frozenset(dropped), producers(graph), dict(graph.tensors), list(graph.nodes[:turn]))
+    nodes = list(graph.nodes[:turn])
+    work = _Again(graph, frozenset(dropped), frozenset(brief), producers(graph), dict(graph.tensors), nodes)
     for node in graph.nodes[turn:]:
         for view in node.inputs:
             if view.tensor in work.dropped:
                 work.need(view.tensor)
         work.nodes.append(work.reading(node))
+        work.forget(node)
     return schedule_updates(replace(graph, tensors=work.tensors).with_nodes(work.nodes))
 
 
@@ -80,11 +86,14 @@ class _Again:
 
     graph: Graph
     dropped: frozenset[int]
+    brief: frozenset[int]
     maker: Mapping[int, int]
     tensors: dict[int, Tensor]
     nodes: list[Node]
     #: Dropped value -> the tensor that has it in the backward pass.
     made: dict[int, int] = field(default_factory=dict)
+    #: The brief values that were made for the current node of the backward pass.
+    fresh: list[int] = field(default_factory=list)
 
     def need(self, tensor: int) -> None:
         """Adds the nodes that compute a dropped value, and before them those that it needs."""
@@ -107,6 +116,15 @@ class _Again:
             self.tensors[number] = replace(self.tensors[old], id=number)
         self.nodes.append(replace(self.reading(node), outputs=new, origin=replace(node.origin, phase="backward")))
         self.made.update(zip(node.outputs, new, strict=True))
+        self.fresh += self.brief.intersection(node.outputs)
+
+    def forget(self, node: Node) -> None:
+        """Forgets the brief values that were made for a node of the backward pass but are not read by it."""
+        read = {view.tensor for view in node.inputs}
+        for tensor in self.fresh:
+            if tensor not in read:
+                self.made.pop(tensor, None)
+        self.fresh.clear()
 
     def reading(self, node: Node) -> Node:
         """The node with the new values instead of the dropped ones."""

@@ -12,14 +12,14 @@ from handheld.passes.spaces import respace, same_walk
 
 MAX_OPERANDS = 8
 MAX_INSTRUCTIONS = 48
-_HOSTS = ("matmul", "conv", "conv_input")
+HOSTS = ("matmul", "conv", "conv_input")
 
 
 def fuse_epilogues(graph: Graph) -> Graph:
     """Joins maps to their products and convolutions until no more can be joined."""
     edit = Editor(graph)
     for i in edit.ordered():
-        while i in edit.nodes and edit.nodes[i].op in _HOSTS:
+        while i in edit.nodes and edit.nodes[i].op in HOSTS:
             joined = _absorb(edit, i)
             if joined is None:
                 break
@@ -34,7 +34,7 @@ def _absorb(edit: Editor, host: int) -> int | None:
         same_phase = node.origin.phase == edit.nodes[host].origin.phase
         if node.op != "map" or not same_phase or edit.reaches(host, reader):
             continue
-        both = _join(edit.nodes[host], node)
+        both = join(edit.nodes[host], node)
         if both is None:
             continue
         keep = {n for n, out in enumerate(both.outputs) if edit.needed(out, {host, reader})}
@@ -45,7 +45,7 @@ def _absorb(edit: Editor, host: int) -> int | None:
     return None
 
 
-def _join(host: Node, after: Node) -> Node | None:
+def join(host: Node, after: Node) -> Node | None:
     shape = tuple(host.attrs["shape"])
     if math.prod(shape) != math.prod(after.attrs["shape"]):
         return None

@@ -50,12 +50,12 @@ def recompute(graph: Graph) -> Graph:
 
 def _try(graph: Graph, nodes: list[Node], readers: dict[int, list[int]], producer: int, tensor: int) -> None:
     users = readers.get(tensor, [])
-    if not users or any(not _can_take(nodes[u], nodes[producer], tensor) for u in users):
+    if not users or any(not can_take(nodes[u], nodes[producer], tensor) for u in users):
         return
     recipe = recipe_of(graph, nodes[producer], tensor, readers, users)
     if recipe is None:
         return
-    new = {u: _insert(nodes[u], tensor, recipe) for u in users}
+    new = {u: insert(nodes[u], tensor, recipe) for u in users}
     if any(n is None for n in new.values()):
         return
     for u, node in new.items():
@@ -67,7 +67,7 @@ def _try(graph: Graph, nodes: list[Node], readers: dict[int, list[int]], produce
     readers[tensor] = []
 
 
-def _can_take(user: Node, producer: Node, tensor: int) -> bool:
+def can_take(user: Node, producer: Node, tensor: int) -> bool:
     if user.op not in ("map", "reduce") or user.origin.phase == producer.origin.phase:
         return False
     shape = tuple(user.attrs["shape"])
@@ -141,7 +141,7 @@ def recipe_of(
     return Recipe(builder.program, result, views)
 
 
-def _insert(user: Node, tensor: int, recipe: Recipe) -> Node | None:
+def insert(user: Node, tensor: int, recipe: Recipe) -> Node | None:
     """Returns the user with loads of the tensor replaced by the recipe."""
     shape = tuple(user.attrs["shape"])
     views = [reshape_view(v, shape) for v in recipe.views]

@@ -95,8 +95,9 @@ def _explain_fit(name: str, fit: Fit) -> list[str]:
     ]
     for repeat in fit.repeats:
         kept = size(repeat.nbytes) if repeat.nbytes else "for others"
+        times = f", {repeat.times} times" if repeat.times > 1 else ""
         op = repeat.torch_op.removeprefix("aten.").removesuffix(".default")
-        lines.append(f"{kept:>12} {1e3 * repeat.seconds:8.3g} ms  {repeat.path or 'the model'}, {op}")
+        lines.append(f"{kept:>12} {1e3 * repeat.seconds:8.3g} ms  {repeat.path or 'the model'}, {op}{times}")
     if not fit.outputs:
         lines.append("the model's outputs are not kept; the loss is")
     return lines

@@ -10,6 +10,7 @@ from handheld.errors import PlanError
 from handheld.graph.graph import Graph
 from handheld.passes.again import compute_again, droppable, without_remade
 from handheld.passes.clean import remove_dead
+from handheld.passes.lean import apart, inline_again, products_early, sums_in_products
 from handheld.passes.reorder import reorder
 from handheld.plan.moves import moves_line
 from handheld.units import count
@@ -19,15 +20,16 @@ from handheld.units import size as size_text
 @dataclass(frozen=True)
 class Repeat:
     """A value that is computed again: the module and the PyTorch op that it comes from, the bytes that need not stay
-    in memory, and the predicted seconds."""
+    in memory, the predicted seconds, and how many times."""
 
     path: str
     torch_op: str
     nbytes: int
     seconds: float
+    times: int = 1
 
     def to_json(self) -> list[Any]:
-        return [self.path, self.torch_op, self.nbytes, self.seconds]
+        return [self.path, self.torch_op, self.nbytes, self.seconds, self.times]
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class Fit:
     additional time, as a share of the step, and `bytes_before` what the plan needed without the fit.
 
     `repeats` are the computations that a plan without a limit does not have, `seconds` the predicted time of the step
-    without them, and `source` says how times are known.
+    without them, and `source` says how times are known. `brief` are dropped values that do not stay in memory if they
+    were computed only for another value (passes/again.py).
     """
 
     dropped: tuple[int, ...]
@@ -49,6 +52,7 @@ class Fit:
     repeats: tuple[Repeat, ...] = ()
     seconds: float = 0.0
     source: str = ""
+    brief: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -59,6 +63,7 @@ class Fit:
             "repeats": [repeat.to_json() for repeat in self.repeats],
             "seconds": self.seconds,
             "source": self.source,
+            "brief": list(self.brief),
         }
 
     @staticmethod
@@ -66,7 +71,8 @@ class Fit:
         dropped: Sequence[int] = data["dropped"]
         repeats = tuple(Repeat(*fields) for fields in data["repeats"])
         numbers = data["more"], data["bytes_before"]
-        return Fit(tuple(dropped), data["outputs"], *numbers, repeats, data["seconds"], data["source"])
+        brief = tuple(data.get("brief", ()))
+        return Fit(tuple(dropped), data["outputs"], *numbers, repeats, data["seconds"], data["source"], brief)
 
 
 def fits_of(options: Mapping[str, Any]) -> dict[str, Fit]:
@@ -80,7 +86,9 @@ def fit_text(options: Mapping[str, Any], nbytes: int) -> str:
     if parts:
         made = f"{count(-(-parts['batch'] // parts['size']), 'micro-batch')} of {parts['size']} samples"
         before = f" instead of {size_text(parts['bytes_before'])}" if "bytes_before" in parts else ""
-        return f"{size_text(nbytes)}{before}: {made}, {more_text(parts.get('more', 0.0))}"
+        values = max((len(fit.repeats) for fit in fits), default=0)
+        again = f", each with {count(values, 'value')} computed again" if values else ""
+        return f"{size_text(nbytes)}{before}: {made}{again}, {more_text(parts.get('more', 0.0))}"
     if moved := moves_line(options):
         fits = [fit for fit in fits if fit.repeats]
         again = f"; {count(sum(len(fit.repeats) for fit in fits), 'value')} computed again" if fits else ""
@@ -117,7 +125,7 @@ def spread_out(graph: Graph, outputs: bool = True) -> tuple[Graph, frozenset[int
         kept = tuple(shown for shown in graph.outputs if shown.name == "loss")
         graph = remove_dead(replace(graph, outputs=kept))
     graph, remade = without_remade(graph)
-    return reorder(graph), remade
+    return reorder(apart(inline_again(products_early(sums_in_products(graph))))), remade
 
 
 def fitted(graph: Graph, fit: Fit) -> Graph:
@@ -129,4 +137,4 @@ def fitted(graph: Graph, fit: Fit) -> Graph:
             f"the fit is for another graph than {graph.name!r}: it has no values {sorted(unknown)[:5]} to drop. "
             "Try: plan again with memory_limit_bytes"
         )
-    return compute_again(wide, fit.dropped)
+    return compute_again(wide, fit.dropped, fit.brief)

@@ -13,6 +13,7 @@ from handheld.errors import OutOfMemory
 from handheld.graph.check import check
 from handheld.graph.graph import Graph, transfer_of
 from handheld.kernels.base import Choice, Lowered
+from handheld.passes.lean import apart
 from handheld.passes.scale import Tables
 from handheld.passes.state_bits import Unit
 from handheld.plan.fit import Fit, fitted
@@ -101,8 +102,10 @@ def make_plan(
 
 def _fitted(graph: Graph, fits: Mapping[str, Any]) -> Graph:
     """Returns the graph, made smaller if a memory limit asks for it."""
-    if graph.name not in fits:
+    if not fits:
         return graph
+    if graph.name not in fits:
+        return check(apart(graph))  # All graphs of a plan share one layout of the state.
     return check(fitted(graph, Fit.from_json(fits[graph.name])))
 
 
