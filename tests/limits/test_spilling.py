@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.limits.nets import attention, residual
-from tests.limits.test_random_graphs import RandomNet
 from torch import nn
 
 import handheld
@@ -24,6 +22,9 @@ from handheld.plan.file_write import parts_of
 from handheld.plan.plan import Plan
 from handheld.plan.transfers import BEGIN, END, moved_bytes, schedule
 from handheld.plan.verify import verify
+
+from .nets import attention, residual
+from .test_random_graphs import RandomNet
 
 Batch = Sequence[torch.Tensor]
 

@@ -22,7 +22,6 @@ from handheld.limits.search import TRIES, WORK, Choice, Search
 from handheld.plan.fit import Fit, fit_text, fits_of, more_text, spread_out
 from handheld.plan.make import Known, check_memory, make_plan
 from handheld.plan.plan import Plan
-from handheld.plan.precision import prepare
 from handheld.plan.tuning import load_tuning
 from handheld.progress import report
 from handheld.run.fitting import SECONDS, Probe, Sizes, largest, with_largest
@@ -166,9 +165,10 @@ class Fitting:
         return self._searches[name, outputs]
 
     def _graph(self, name: str) -> Graph:
-        precision, growth = self.options["precision"], self.options["growth_steps"]
-        (graph,), _ = prepare(self.step, [name], self.caps, precision, growth)
-        return graph
+        """The graph as the plan without a limit has it: for its precision, and with its state in few bits."""
+        whole = self.whole
+        graphs, _, _ = self.known.prepared[tuple(self.names)]
+        return graphs[list(whole.graphs).index(name)]
 
     def _within(self, outputs: bool, limit: int) -> Plan | None:
         room = limit - self._rest(self.whole, outputs)
