@@ -49,7 +49,7 @@ LONG = ("test_examples.py", "scripts/", "cli/", "bench/", "profile/", "suite/", 
 
 #: Folders whose tests build kernels for many parameters. Of each test one in SAMPLE runs, and at least one, always the
 #: same ones; `--all-cases` runs all.
-SAMPLED, SAMPLE = ("kernels/",), 3
+SAMPLED, SAMPLE = ("kernels/",), 5
 
 
 def left_out(items: list[pytest.Item], where: dict[pytest.Item, str]) -> list[pytest.Item]:

@@ -17,17 +17,18 @@ def card(rows: Iterable[Row]) -> list[Line]:
 
 
 def _line(workload: str, size: str, rows: list[Row]) -> Line:
-    timed = [row for row in rows if row["status"] == "trained" and row.get("samples_s")]
+    trained = [row for row in rows if row["status"] == "trained"]
+    timed = [row for row in trained if row.get("samples_s")]
     best: dict[str, Row] = {}
-    for row in sorted(timed, key=lambda row: -_rate(row)):
+    for row in sorted(timed, key=lambda row: -_rate(row)) or trained:
         best.setdefault(row["device"], row)
     line: Line = {
         "workload": workload,
         "size": size,
-        "trains": bool(timed),
-        "largest_batch": max((row["batch"] or 0 for row in timed), default=None),
+        "trains": bool(trained),
+        "largest_batch": max((row["batch"] or 0 for row in trained), default=None),
     }
-    if not timed:
+    if not trained:
         first = rows[0]
         return {
             **line,
@@ -41,13 +42,13 @@ def _line(workload: str, size: str, rows: list[Row]) -> Line:
         "device": first["device"],
         "processor": first["processor"],
         "batch": first["batch"],
-        "samples_s": _rate(first),
+        "samples_s": first.get("samples_s"),
         "step_ms": first.get("step_ms"),
         "joules_sample": first.get("joules_sample"),
         "rail": first.get("rail"),
         "planned_bytes": first.get("planned_bytes"),
         "parameters": first.get("parameters"),
-        "others": [_beside(row, first) for row in others],
+        "others": [_beside(row, first) for row in others if timed],
         "least_joules": _frugal(timed),
         "not_trained": [_untrained(row) for row in rows if row["status"] != "trained"],
     }

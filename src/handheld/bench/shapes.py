@@ -199,7 +199,7 @@ class Line(_Line, total=False):
     device: str
     processor: str
     batch: int | None
-    samples_s: float
+    samples_s: float | None  # None if too few steps ran to time them
     step_ms: float | None
     joules_sample: float | None
     rail: str | None
