@@ -140,6 +140,34 @@ def test_with_half_precision_accumulation_and_two_groups() -> None:
 
 
 @pytest.mark.parametrize("bits", [16, 8])
+@pytest.mark.parametrize(("width", "saved"), [(320, 0.0), (256, 0.08)])
+def test_what_lies_between_two_parameters_does_not_count(width: int, saved: float, bits: int) -> None:
+    """The frozen layers leave large values in the memory that the gradients use later, with and without a memory
+    limit. The biases have 64 values, so there is space after each."""
+    torch.manual_seed(0)
+    frozen = nn.Sequential(nn.Linear(32, width), nn.Linear(width, 32)).requires_grad_(False)
+    with torch.no_grad():
+        frozen[0].weight.mul_(1e6)
+        frozen[1].weight.mul_(1e-6)
+    model = nn.Sequential(frozen, net(), nn.ReLU(), nn.Linear(7, 64), nn.ReLU(), nn.Linear(64, 7))
+    optimizer, batch = torch.optim.Adam(model[1:].parameters(), 1e-3), data(512)
+    step = handheld.capture(model, F.cross_entropy, optimizer, batch, evaluate=False)
+    plan = step.copy().plan("opencl", state_bits=bits)
+    assert any(unit.has_gaps for unit in plan.units)
+    if saved:
+        limit = plan.bytes - int(plan.arena_bytes * saved)
+        plan = step.copy().plan("opencl", state_bits=bits, memory_limit_bytes=limit)
+    states = []
+    for each in (step.copy().plan("reference:cpu", state_bits=bits), plan):
+        with each.start() as trainer:
+            for _ in range(2):
+                trainer.step(*batch)
+            states.append(trainer.state())
+    for name, value in states[0].items():
+        np.testing.assert_allclose(states[1][name], value, rtol=1e-3, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("bits", [16, 8])
 @pytest.mark.parametrize("kind", ["exp_avg", "exp_avg_sq"])
 def test_codes(kind: str, bits: int) -> None:
     rng = np.random.default_rng(0)

@@ -11,6 +11,10 @@ The update of such parameters becomes a reduction over blocks: it reads the code
 scales, and writes the new codes. A value that is not zero never becomes zero as an average of squares, because
 optimizers divide by its root. Codes and scales that are read and written again do not change.
 
+The parameters of a pack begin at multiples of 128 values, so a block holds values of one parameter only. What lies
+between two parameters has the code `most + 1`, which stays, and does not count for the scale: there the memory of the
+gradients holds what other tensors left.
+
 `Unit` is the state that one launch updates: that of one parameter, or of many that lie end to end in a pack.
 """
 
@@ -77,15 +81,19 @@ class Unit:
     def most(self) -> int:
         """The code of the largest magnitude."""
         if self.bits == 8:
-            return 255 if self.squares else 127
-        return 65535 if self.squares else 32767
+            return 254 if self.squares else 127
+        return 65534 if self.squares else 32767
 
     @property
     def zero(self) -> int:
         """What is added to a code before it is stored."""
         if self.bits == 8:
             return 0 if self.squares else 127
-        return -32768 if self.squares else 0
+        return -32768 if self.squares else -1
+
+    @property
+    def has_gaps(self) -> bool:
+        return sum(self.sizes) < self.size
 
     def new_slots(self) -> dict[str, Slot]:
         kind, torch_kind = (U8, "uint8") if self.bits == 8 else (I16, "int16")
@@ -97,9 +105,10 @@ class Unit:
 
     def encode(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The codes and scales of the state, by their slots."""
-        whole = np.zeros(self.size, np.float32)
+        whole, gap = np.zeros(self.size, np.float32), np.ones(self.size, np.bool_)
         for slot, offset, size in zip(self.slots, self.offsets, self.sizes, strict=True):
             whole[offset : offset + size] = values[slot].reshape(-1)
+            gap[offset : offset + size] = False
         rows = whole.reshape(-1, self.block)
         scales = np.abs(rows).max(axis=1)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -108,6 +117,7 @@ class Unit:
             root = np.sqrt(root) if self.squares else root
             codes = np.nan_to_num(np.floor(root * np.float32(self.most) + np.float32(0.5)), nan=0.0)
         codes = np.maximum(codes, rows > 0) if self.squares else np.copysign(codes, rows)
+        codes = np.where(gap.reshape(rows.shape), self.most + 1, codes)
         kind = np.uint8 if self.bits == 8 else np.int16
         return {self.codes: (codes + self.zero).astype(kind).reshape(-1), self.scales: scales}
 
@@ -239,7 +249,7 @@ class _Work:
             View(v.tensor, shape, contiguous_strides(shape) if any(_strides(v)) else (0, 0), v.offset)
             for v in node.inputs
         ]
-        builder, where = Builder(), dict[int, int]()
+        builder, where, read = Builder(), dict[int, int](), dict[str, int]()
         for k, unit in own.items():
             slots = unit.new_slots()
             codes, scales = (self._tensor(slots[name], "optimizer") for name in (unit.codes, unit.scales))
@@ -247,7 +257,7 @@ class _Work:
             self.gone.add(node.inputs[k].tensor)
             inputs[k] = View(codes, shape, contiguous_strides(shape))
             inputs.append(View(scales, shape, (1, 0)))
-            value = _decoded(builder, unit, k, len(inputs) - 1)
+            read[unit.codes], value = _decoded(builder, unit, k, len(inputs) - 1)
             where |= {i: value for i, instr in enumerate(node.program) if instr.op == "load" and instr.params[0] == k}
         where = builder.append(node.program, where)
         outputs, stores = list[int](), list[Store]()
@@ -258,7 +268,7 @@ class _Work:
                 stores.append(Store(where[store.position]))
                 continue
             slots = made.new_slots()
-            code, scale = _encoded(builder, made, where[store.position])
+            code, scale = _encoded(builder, made, where[store.position], read[made.codes])
             new = [self._tensor(slots[name], "workspace") for name in (made.codes, made.scales)]
             self.writes += [SlotWrite(made.codes, new[0]), SlotWrite(made.scales, new[1])]
             self.gone.add(out)
@@ -268,21 +278,27 @@ class _Work:
         return Node("reduce", tuple(inputs), tuple(outputs), attrs, node.origin)
 
 
-def _decoded(b: Builder, unit: Unit, codes: int, scales: int) -> int:
-    """Adds the value of a code."""
-    code = b.op("cast", F32, b.op("sub", I32, b.load(codes, I32), b.const(unit.zero, I32)))
-    part = b.op("div", F32, code, b.const(float(unit.most), F32))
+def _decoded(b: Builder, unit: Unit, codes: int, scales: int) -> tuple[int, int]:
+    """Adds a code, and its value."""
+    code = b.op("sub", I32, b.load(codes, I32), b.const(unit.zero, I32))
+    part = b.op("div", F32, b.op("cast", F32, code), b.const(float(unit.most), F32))
     if unit.squares:
         part = b.op("mul", F32, part, part)
         power = b.op("mul", F32, part, part)
     else:
         power = b.op("mul", F32, part, b.op("abs", F32, part))
-    return b.op("mul", F32, power, b.load(scales, F32))
+    return code, b.op("mul", F32, power, b.load(scales, F32))
 
 
-def _encoded(b: Builder, unit: Unit, value: int) -> tuple[int, int]:
-    """Adds the code of a value, and the scale of its block. Whole numbers are rounded by a cast, which is fast."""
-    zero, size = b.const(0.0, F32), b.op("abs", F32, value)
+def _encoded(b: Builder, unit: Unit, value: int, old: int) -> tuple[int, int]:
+    """Adds the code of a value, and the scale of its block. Whole numbers are rounded by a cast, which is fast.
+
+    `old` is the code before the update. It says what lies between two parameters."""
+    zero = b.const(0.0, F32)
+    if unit.has_gaps:
+        gap = b.op("gt", BOOL, old, b.const(unit.most, I32))
+        value = b.op("where", F32, gap, zero, value)
+    size = b.op("abs", F32, value)
     scale = b.op("max_of", F32, size)
     there = b.op("gt", BOOL, scale, b.const(TINY, F32))
     part = b.op("where", F32, there, b.op("div", F32, b.const(1.0, F32), scale), zero)
@@ -295,4 +311,6 @@ def _encoded(b: Builder, unit: Unit, value: int) -> tuple[int, int]:
         code = b.op("max", I32, code, b.op("cast", I32, b.op("gt", BOOL, value, zero)))
     else:
         code = b.op("where", I32, b.op("lt", BOOL, value, zero), b.op("neg", I32, code), code)
+    if unit.has_gaps:
+        code = b.op("where", I32, gap, old, code)
     return b.op("add", I32, code, b.const(unit.zero, I32)), scale
