@@ -136,4 +136,4 @@ def find(spec: str) -> OpenCLDevice:
     found = chosen(known, wanted)
     if found is not None:
         return found
-    raise DeviceError(f"no OpenCL device {wanted!r}; there are {', '.join('opencl:' + f.name for f in known)}")
+    raise DeviceError(f"there is no OpenCL device {wanted!r}. Try: {', '.join('opencl:' + f.name for f in known)}")
