@@ -1,6 +1,6 @@
 """Compares whole training steps with PyTorch, JAX, tinygrad and MNN: ratios of step times from one run.
 
-    python bench/peers.py [--on opencl] [--only abc|small|large] [--against eager,compile,jax]
+    python bench/peers.py [--on opencl] [--only abc|small|large|suite:paper] [--against eager,compile,jax]
                           [--rounds 15] [--seconds 0.3] [--json FILE] [--plot FILE.html]
 
 Contestants take turns, so that other work on the machine disturbs all of them equally. A turn is as
@@ -11,7 +11,7 @@ CPU all have as many threads as the device has compute units.
 
 jax, tinygrad and mnn run in their own processes, from PyTorch's weights, on the same batch, with SGD
 and momentum 0.9. A peer is timed only if its losses of three steps without dropout equal PyTorch's, the
-first to 1e-4. tinygrad runs on OpenCL unless DEV selects another device. `--against all`, the default,
+first to 1e-4. They have the lettered steps only, not those of `--only suite`. tinygrad runs on OpenCL unless DEV selects another device. `--against all`, the default,
 takes every peer that is installed. `absent` counts the nodes whose shape is in no tuning record.
 """
 
@@ -196,7 +196,7 @@ def against(text: str) -> list[str]:
 def options_of() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--on", default="opencl")
-    parser.add_argument("--only", default="small", help="letters, small or large")
+    parser.add_argument("--only", default="small", help="letters, small, large, suite[:SIZE[:NAMES]]")
     parser.add_argument(
         "--against", default="all", type=against, help=f"all (every installed one), or some of {','.join(NAMES)}"
     )

@@ -23,10 +23,16 @@ class Entry:
     batch: int
     options: dict[str, Any] = field(default_factory=dict)
 
+    #: small or paper: the workload as the suite has it, with its own optimizer
+    suite_size: str = ""
+
     @property
     def name(self) -> str:
         size = f" {self.options['size']}" if "size" in self.options else ""
-        return f"{self.letter} {self.workload}{size} b{self.batch}"
+        return f"{self.letter} {self.workload}{size} b{self.batch}".lstrip()
+
+    def as_in_suite(self) -> suite.Workload:
+        return suite.get(self.workload).with_options(self.suite_size)
 
 
 #: nine small and medium steps, as they run on devices
@@ -52,8 +58,23 @@ LARGE = (
 )
 
 
+def of_the_suite(text: str) -> list[Entry]:
+    """The entries of `suite`, `suite:paper`, `suite:small:vgg16,gpt` or `suite:paper:vgg16=2` (batch 2)."""
+    _, _, rest = text.partition(":")
+    size, _, names = rest.partition(":")
+    size = size or "small"
+    entries = []
+    for item in names.split(",") if names else list(suite.WORKLOADS):
+        name, _, batch = item.partition("=")
+        workload = suite.get(name).with_options(size)
+        entries.append(Entry("", name, int(batch or workload.default_batch), suite_size=size))
+    return entries
+
+
 def chosen(letters: str) -> list[Entry]:
-    """The entries of the given letters; "small" and "large" select a whole list."""
+    """The entries of the given letters; "small" and "large" select a whole list, "suite" the workloads of the suite."""
+    if letters.partition(":")[0] == "suite":
+        return of_the_suite(letters)
     if letters in ("small", "large"):
         return list(STEPS if letters == "small" else LARGE)
     known = {entry.letter: entry for entry in (*STEPS, *LARGE)}
@@ -75,6 +96,9 @@ def _gan(entry: Entry) -> tuple[Any, Any, tuple[Any, ...]]:
 
 def batches(entry: Entry) -> list[tuple[str, tuple[Any, ...]]]:
     """The graphs of a step, in order, each with its batch."""
+    if entry.suite_size:
+        workload = entry.as_in_suite()
+        return workload.runs(workload.batch(entry.batch))
     if entry.workload != "dcgan":
         return [("train", suite.get(entry.workload, **entry.options).batch(entry.batch))]
     real, noise = dcgan.batch(entry.batch, 0)
@@ -84,6 +108,8 @@ def batches(entry: Entry) -> list[tuple[str, tuple[Any, ...]]]:
 def captured(entry: Entry) -> tuple[handheld.Step, list[tuple[str, tuple[Any, ...]]]]:
     """The captured step, and its graphs with their batches."""
     runs = batches(entry)
+    if entry.suite_size:
+        return entry.as_in_suite().step(entry.batch, evaluate=False), runs
     if entry.workload != "dcgan":
         return suite.get(entry.workload, **entry.options).step(entry.batch), runs
     make, judge, _ = _gan(entry)
@@ -119,6 +145,8 @@ def single(entry: Entry) -> tuple[Any, Any, Any, tuple[Any, ...]]:
 def eager(entry: Entry, where: str = "cpu", compiled: bool = False) -> Eager:
     """The step in PyTorch. Its batches start on the host, as they do for Handheld."""
     wrap: Callable[[Any], Any] = torch.compile if compiled else lambda model: model
+    if entry.suite_size:
+        return _suite_step(entry, where, wrap)
     if entry.workload == "dcgan":
         make, judge, (real, noise) = _gan(entry)
         make.to(where), judge.to(where)
@@ -135,3 +163,17 @@ def eager(entry: Entry, where: str = "cpu", compiled: bool = False) -> Eager:
     model.to(where)
     run = wrap(model)
     return Eager([model], [lambda: loss(run(x.to(where)), y.to(where))], [optimizer])
+
+
+def _suite_step(entry: Entry, where: str, wrap: Callable[[Any], Any]) -> Eager:
+    workload = entry.as_in_suite()
+    modules, updates = workload.parts()
+    models = [module.to(where).train() for module in modules.values()]
+    optimizers = [update.optimizer(modules) for update in updates]
+    called = {name: wrap(module) for name, module in modules.items()}
+    whole = workload.batch(entry.batch)
+
+    def loss(update: Any) -> Callable[[], torch.Tensor]:
+        return lambda: update.loss(called, tuple(whole[i].to(where) for i in update.takes))
+
+    return Eager(models, [loss(update) for update in updates], optimizers)
