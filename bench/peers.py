@@ -11,8 +11,9 @@ CPU all have as many threads as the device has compute units.
 
 jax, tinygrad and mnn run in their own processes, from PyTorch's weights, on the same batch, with SGD
 and momentum 0.9. A peer is timed only if its losses of three steps without dropout equal PyTorch's, the
-first to 1e-4. They have the lettered steps only, not those of `--only suite`. tinygrad runs on OpenCL unless DEV selects another device. `--against all`, the default,
-takes every peer that is installed. `absent` counts the nodes whose shape is in no tuning record.
+first to 1e-4. They have the lettered steps only, not those of `--only suite`. tinygrad runs on OpenCL
+unless DEV selects another device. `--against all`, the default, takes every peer that is installed.
+`absent` counts the nodes whose shape is in no tuning record.
 """
 
 from __future__ import annotations
