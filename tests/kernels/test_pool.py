@@ -65,7 +65,7 @@ def check_max(leaf, want, where, attrs, strided):
     graph, data = make("max_pool", [buffer], [reads], [(out, "f32"), (out, "i32")], attrs | {"shape": out})
     y, index = run_node(lower_max_pool, graph, data, caps)
     np.testing.assert_array_equal(index, where.numpy())
-    assert error(y, want.detach().float().numpy()) == 0
+    np.testing.assert_array_equal(y, want.detach().float().numpy())
     dy = torch.randn(out, generator=torch.Generator().manual_seed(2))
     want.backward(dy.double())
     dy_buffer, dy_reads = strided_input(dy.numpy()) if strided else (dy.numpy(), None)
@@ -78,6 +78,37 @@ def check_max(leaf, want, where, attrs, strided):
     )
     (dx,) = run_node(lower_max_pool_grad, graph, data, caps)
     assert error(dx, leaf.grad.numpy()) < 1e-6
+
+
+def windows():
+    """Shapes, kernels, strides, paddings and dilations for rows of one block and of several, chosen at random."""
+    random = np.random.default_rng(5)
+    for wide in (4, 9, 15, 16, 17, 28, 31, 33, 47, 64, 70):
+        for stride in (1, 2):
+            kernel = tuple(int(k) for k in random.integers(1, 6, 2))
+            padding = tuple(int(random.integers(0, k // 2 + 1)) for k in kernel)
+            dilation = tuple(int(d) for d in random.integers(1, 3, 2))
+            high = int(random.integers(1, 9)) + (kernel[0] - 1) * dilation[0]
+            wide = max(wide, (kernel[1] - 1) * dilation[1] + 1)
+            yield (2, 3, high, wide), kernel, (int(random.integers(1, 4)), stride), padding, dilation, wide % 2 == 0
+
+
+@pytest.mark.parametrize("case", list(windows()))
+def test_max_pool_in_blocks(case):
+    shape, kernel, stride, padding, dilation, ceil = case
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(6)).round(decimals=1)
+    x.view(-1)[::11] = -torch.inf
+    x.view(-1)[5::41] = torch.nan
+    leaf = x.double().requires_grad_()
+    want, where = F.max_pool2d(leaf, kernel, stride, padding, dilation, ceil, return_indices=True)
+    attrs = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation, "adaptive": False}
+    check_max(leaf, want, where, attrs, False)
+
+
+@pytest.mark.parametrize("case", list(windows()))
+def test_avg_pool_in_blocks(case):
+    shape, kernel, stride, padding, _, ceil = case
+    check_avg((shape, kernel, stride, padding, ceil), True, 7, False)
 
 
 def test_max_pool_nan_and_minus_infinity():
@@ -114,6 +145,10 @@ AVG_CASES = [
 @pytest.mark.parametrize("count_pad, divisor", [(True, 0), (False, 0), (True, 5)])
 @pytest.mark.parametrize("case", AVG_CASES)
 def test_avg_pool(case, count_pad, divisor, strided):
+    check_avg(case, count_pad, divisor, strided)
+
+
+def check_avg(case, count_pad, divisor, strided):
     shape, kernel, stride, padding, ceil = case
     x = torch.randn(shape, generator=torch.Generator().manual_seed(3))
     caps = GPU if strided else CAPS
@@ -160,3 +195,8 @@ def test_a_position_beyond_32_bits_is_an_error_of_the_plan():
 
 def test_the_file_compiles_alone():
     cl.Program(queue().context, read_cl("pool.cl")).build()
+    for name in ("SW 1", "SW 2", "MAX_WIDE 1"):
+        one = f"#define {name}\n#ifndef SW\n#define SW 1\n#endif\n#define SH 1\n#define KH 3\n#define KW 3\n"
+        sides = "#define PH 0\n#define PW 0\n#define DIVISOR 9\n#define COUNT_PAD 1\n"
+        text = read_cl("wide.cl") + read_cl("pool.cl") + read_cl("pool_wide.cl")
+        cl.Program(queue().context, one + sides + text).build()

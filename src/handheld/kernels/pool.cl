@@ -20,11 +20,9 @@
 //
 // Windows may reach past the padded image (ceil_mode), so everything is clipped.
 //
-// CPUs have their own kernels. max_pool_rows computes 16 windows at a time. In max_pool_grad_planes a work-item owns a
-// plane of dx and scatters into it. avg_pool_rows and avg_pool_grad_rows first add up the rows of the windows into
-// one row of sums, and then the columns of that row.
-//
-// `size` is the number of elements of the tensor that x is a view of.
+// CPUs have their own kernels. pool_wide.cl makes 16 results at a time, for strides of 1 and 2. For other strides, a
+// work-item of max_pool_grad_planes owns a plane of dx and scatters into it. avg_pool_rows and avg_pool_grad_rows first
+// add up the rows of the windows into one row of sums, and then the columns of that row.
 //
 // Parameters:
 
@@ -124,120 +122,43 @@ Run run_of(int id, int run, int C, int high, int wide) {
     Run own = run_of(id_, run, C, high, wide);
 #endif
 
+// The maximum of window (p, q) of a plane, and its position.
+inline float window_max(__global const IN *plane, int p, int q, int xh, int xw,
+                        int H, int W, int P, int Q, int *place) {
+#if ADAPTIVE
+    int h0 = p * H / P, h1 = ((p + 1) * H + P - 1) / P;
+    int w0 = q * W / Q, w1 = ((q + 1) * W + Q - 1) / Q;
+#else
+    int h0 = p * SH - PH, h1 = min(h0 + (KH - 1) * DH + 1, H);
+    int w0 = q * SW - PW, w1 = min(w0 + (KW - 1) * DW + 1, W);
+    if (h0 < 0) h0 += (-h0 + DH - 1) / DH * DH;  // Start at the first tap inside the image.
+    if (w0 < 0) w0 += (-w0 + DW - 1) / DW * DW;
+#endif
+    float best = -INFINITY;
+    int where = h0 < h1 && w0 < w1 ? h0 * W + w0 : -1;  // A window full of -inf still needs a position.
+    for (int h = h0; h < h1; h += DH)
+        for (int w = w0; w < w1; w += DW) {
+            float value = GET(plane, h * xh + w * xw);
+            // The last NaN wins, as in PyTorch. These are selects, because a branch could not be predicted.
+            int better = (value > best) | (value != value);
+            best = better ? value : best;
+            where = better ? h * W + w : where;
+        }
+    *place = where;
+    return best;
+}
+
 __kernel void max_pool(__global const IN *x, __global OUT *y, __global int *index, int total,
                        int run, int offset, int xn, int xc, int xh, int xw,
                        int C, int H, int W, int P, int Q) {
     OWN(P, Q)
-    int p = own.row;
     __global const IN *plane = x + offset + own.n * xn + own.c * xc;
-#if ADAPTIVE
-    int h0 = p * H / P, h1 = ((p + 1) * H + P - 1) / P;
-#else
-    int h0 = p * SH - PH, h1 = min(h0 + (KH - 1) * DH + 1, H);
-    if (h0 < 0) h0 += (-h0 + DH - 1) / DH * DH;  // Start at the first tap inside the image.
-#endif
     for (int q = own.col; q < own.end; q++, own.at++) {
-#if ADAPTIVE
-        int w0 = q * W / Q, w1 = ((q + 1) * W + Q - 1) / Q;
-#else
-        int w0 = q * SW - PW, w1 = min(w0 + (KW - 1) * DW + 1, W);
-        if (w0 < 0) w0 += (-w0 + DW - 1) / DW * DW;
-#endif
-        float best = -INFINITY;
-        int where = h0 < h1 && w0 < w1 ? h0 * W + w0 : -1;  // A window full of -inf still needs a position.
-        for (int h = h0; h < h1; h += DH)
-            for (int w = w0; w < w1; w += DW) {
-                float value = GET(plane, h * xh + w * xw);
-                // The last NaN wins, as in PyTorch. These are selects, because a branch could not be predicted.
-                int better = (value > best) | (value != value);
-                best = better ? value : best;
-                where = better ? h * W + w : where;
-            }
-        PUT(best, own.at, y);
-        index[own.at] = where;
+        int place;
+        PUT(window_max(plane, own.row, q, xh, xw, H, W, P, Q, &place), own.at, y);
+        index[own.at] = place;
     }
 }
-
-#ifdef STEP  // distance in pixels from one window to the next, 1 or 2
-// The pixels of one tap in 16 neighbouring windows, from column w.
-inline float16 pixels(__global const IN *line, int w) {
-#if STEP == 1
-    return load16(line, IN_HALF, w);
-#else
-    float16 value;
-    value.lo = load16(line, IN_HALF, w).even;
-    value.hi = load16(line, IN_HALF, w + 16).even;
-    return value;
-#endif
-}
-
-__kernel void max_pool_rows(__global const IN *x, __global OUT *y, __global int *index,
-                            int total, int run, int offset, int xn, int xc, int xh, int xw,
-                            int C, int H, int W, int P, int Q, int size) {
-    OWN(P, Q)
-    int top = own.row * SH - PH, plane = offset + own.n * xn + own.c * xc;
-    int first = top >= 0 ? 0 : (-top + DH - 1) / DH;  // The taps [first, end) are inside the image.
-    int end = top >= H ? 0 : min(KH, (H - top + DH - 1) / DH);
-    int furthest = plane + max((top + first * DH) * xh, (top + (end - 1) * DH) * xh);
-    for (int next = 0; next < Q; next += 16) {
-        int start = Q < 16 ? 0 : min(next, Q - 16), count = min(Q, 16);  // The last two blocks may overlap.
-        float16 best = (float16)(-INFINITY);
-        int16 where = (int16)(-1);
-        int left = start * STEP - PW;
-        // Whether all windows are inside the row and all loads, which may go past it, stay inside the buffer.
-        int whole = first < end && left >= 0 && left + (count - 1) * STEP + (KW - 1) * DW < W
-            && furthest + left + (KW - 1) * DW + 16 * STEP <= size;
-        if (whole) where = (top + first * DH) * W + left + LANES16 * STEP;
-        for (int r = first; r < end; r++) {
-            int h = top + r * DH;
-            int begin = plane + h * xh;
-            __global const IN *line = x + begin;
-            if (whole) {
-                for (int s = 0; s < KW; s++) {
-                    int w = left + s * DW;
-                    float16 value = pixels(line, w);
-                    int16 better = value > best || value != value;
-                    best = better ? value : best;
-                    where = better ? h * W + w + LANES16 * STEP : where;
-                }
-                continue;
-            }
-            for (int s = 0; s < KW; s++) {
-                int w = left + s * DW;  // column of this tap in the first window
-                float16 value;
-                int16 inside = (int16)(-1);
-                if (w >= 0 && begin + w + 16 * STEP <= size) {  // The load stays inside the buffer.
-                    if (w + 16 * STEP > W) inside = w + LANES16 * STEP < W;
-                    value = pixels(line, w);
-                } else {
-                    float some[16];
-                    for (int q = 0; q < 16; q++) {
-                        int at = w + q * STEP;
-                        some[q] = q < count && at >= 0 && at < W ? GET(line, at) : 0.0f;
-                    }
-                    value = *(const loose16 *)some;
-                    inside = w + LANES16 * STEP >= 0 && w + LANES16 * STEP < W;
-                }
-                int16 better = inside && (value > best || value != value || where < 0);
-                best = better ? value : best;
-                where = better ? h * W + w + LANES16 * STEP : where;
-            }
-        }
-        int at = own.at + start;
-        if (count == 16 && !OUT_HALF) {
-            *(__global loose16 *)(y + at) = best;
-            *(__global loose_int16 *)(index + at) = where;
-        } else {
-            float values[16];
-            int places[16];
-            *(loose16 *)values = best;
-            *(loose_int16 *)places = where;
-            for (int q = 0; q < count; q++) index[at + q] = places[q];
-            for (int q = 0; q < count; q++) PUT(values[q], at + q, y);
-        }
-    }
-}
-#endif
 
 #if !OUT_HALF  // The sums are accumulated in dx itself, which must hold floats.
 __kernel void max_pool_grad_planes(__global const IN *dy, __global const int *index,
@@ -259,6 +180,24 @@ __kernel void max_pool_grad_planes(__global const IN *dy, __global const int *in
 }
 #endif
 
+// What pixel (h, w) gets from the windows of the rows [p0, p1).
+inline float pixel_max_grad(__global const IN *dy, __global const int *index, int h, int w, int p0, int p1,
+                            int yp, int yq, int ip, int iq, int W, int Q) {
+    int q0 = first_window(w, W, Q, KW, SW, PW, DW), q1 = end_window(w, W, Q, SW, PW);
+    float sum = 0;
+    for (int p = p0; p < p1; p++)
+        for (int start = q0; start < q1; start += CHUNK) {
+            float part = 0;
+            for (int q = start; q < min(start + CHUNK, q1); q++) {
+                // Reading the term always makes this a select instead of a branch.
+                float term = GET(dy, p * yp + q * yq);
+                part += index[p * ip + q * iq] == h * W + w ? term : 0;
+            }
+            sum += part;
+        }
+    return sum;
+}
+
 __kernel void max_pool_grad(__global const IN *dy, __global const int *index, __global OUT *dx,
                             int total, int run, int y0, int yn, int yc, int yp, int yq,
                             int i0, int in, int ic, int ip, int iq,
@@ -268,21 +207,8 @@ __kernel void max_pool_grad(__global const IN *dy, __global const int *index, __
     int p0 = first_window(h, H, P, KH, SH, PH, DH), p1 = end_window(h, H, P, SH, PH);
     y0 += own.n * yn + own.c * yc;
     i0 += own.n * in + own.c * ic;
-    for (int w = own.col; w < own.end; w++, own.at++) {
-        int q0 = first_window(w, W, Q, KW, SW, PW, DW), q1 = end_window(w, W, Q, SW, PW);
-        float sum = 0;
-        for (int p = p0; p < p1; p++)
-            for (int start = q0; start < q1; start += CHUNK) {
-                float part = 0;
-                for (int q = start; q < min(start + CHUNK, q1); q++) {
-                    // Reading the term always makes this a select instead of a branch.
-                    float term = GET(dy, y0 + p * yp + q * yq);
-                    part += index[i0 + p * ip + q * iq] == h * W + w ? term : 0;
-                }
-                sum += part;
-            }
-        PUT(sum, own.at, dx);
-    }
+    for (int w = own.col; w < own.end; w++, own.at++)
+        PUT(pixel_max_grad(dy + y0, index + i0, h, w, p0, p1, yp, yq, ip, iq, W, Q), own.at, dx);
 }
 
 // One side of window i: its start and end in the image. Returns the length that counts for the divisor.
@@ -293,25 +219,50 @@ int side(int i, int size, int kernel_, int stride, int pad, int count_pad, int *
     return count_pad ? high - low : *end - *start;
 }
 
+// The mean of window (p, q) of a plane.
+inline float window_mean(__global const IN *plane, int p, int q, int xh, int xw, int H, int W) {
+    int h0, h1, w0, w1, high = side(p, H, KH, SH, PH, COUNT_PAD, &h0, &h1);
+    int wide = side(q, W, KW, SW, PW, COUNT_PAD, &w0, &w1);
+    float sum = 0;
+    for (int h = h0; h < h1; h++)
+        for (int start = w0; start < w1; start += CHUNK) {
+            float part = 0;
+            for (int w = start; w < min(start + CHUNK, w1); w++)
+                part += GET(plane, h * xh + w * xw);
+            sum += part;
+        }
+    // A window entirely outside the image gives 0, whatever its divisor is.
+    return h0 < h1 && w0 < w1 ? sum / (DIVISOR ? DIVISOR : high * wide) : 0;
+}
+
 __kernel void avg_pool(__global const IN *x, __global OUT *y, int total, int run,
                        int offset, int xn, int xc, int xh, int xw,
                        int C, int H, int W, int P, int Q) {
     OWN(P, Q)
     __global const IN *plane = x + offset + own.n * xn + own.c * xc;
-    int h0, h1, w0, w1, high = side(own.row, H, KH, SH, PH, COUNT_PAD, &h0, &h1);
-    for (int q = own.col; q < own.end; q++, own.at++) {
-        int wide = side(q, W, KW, SW, PW, COUNT_PAD, &w0, &w1);
-        float sum = 0;
-        for (int h = h0; h < h1; h++)
-            for (int start = w0; start < w1; start += CHUNK) {
-                float part = 0;
-                for (int w = start; w < min(start + CHUNK, w1); w++)
-                    part += GET(plane, h * xh + w * xw);
-                sum += part;
+    for (int q = own.col; q < own.end; q++, own.at++)
+        PUT(window_mean(plane, own.row, q, xh, xw, H, W), own.at, y);
+}
+
+// What pixel (h, w) gets from the windows of the rows [p0, p1).
+inline float pixel_mean_grad(__global const IN *dy, int h, int w, int p0, int p1, int yp, int yq,
+                             int H, int W, int Q) {
+    int q0 = first_window(w, W, Q, KW, SW, PW, 1), q1 = end_window(w, W, Q, SW, PW);
+    int start, end;
+    float sum = 0;
+    for (int p = p0; p < p1; p++) {
+        int high = side(p, H, KH, SH, PH, COUNT_PAD, &start, &end);
+        for (int begin = q0; begin < q1; begin += CHUNK) {
+            float part = 0;
+            for (int q = begin; q < min(begin + CHUNK, q1); q++) {
+                float term = GET(dy, p * yp + q * yq);
+                if (!DIVISOR) term /= high * side(q, W, KW, SW, PW, COUNT_PAD, &start, &end);
+                part += term;
             }
-        // A window entirely outside the image gives 0, whatever its divisor is.
-        PUT(h0 < h1 && w0 < w1 ? sum / (DIVISOR ? DIVISOR : high * wide) : 0, own.at, y);
+            sum += part;
+        }
     }
+    return DIVISOR ? sum / DIVISOR : sum;
 }
 
 __kernel void avg_pool_grad(__global const IN *dy, __global OUT *dx, int total, int run,
@@ -320,24 +271,8 @@ __kernel void avg_pool_grad(__global const IN *dy, __global OUT *dx, int total, 
     OWN(H, W)
     __global const IN *plane = dy + offset + own.n * yn + own.c * yc;
     int p0 = first_window(own.row, H, P, KH, SH, PH, 1), p1 = end_window(own.row, H, P, SH, PH);
-    int start, end;
-    for (int w = own.col; w < own.end; w++, own.at++) {
-        int q0 = first_window(w, W, Q, KW, SW, PW, 1), q1 = end_window(w, W, Q, SW, PW);
-        float sum = 0;
-        for (int p = p0; p < p1; p++) {
-            int high = side(p, H, KH, SH, PH, COUNT_PAD, &start, &end);
-            for (int begin = q0; begin < q1; begin += CHUNK) {
-                float part = 0;
-                for (int q = begin; q < min(begin + CHUNK, q1); q++) {
-                    float term = GET(plane, p * yp + q * yq);
-                    if (!DIVISOR) term /= high * side(q, W, KW, SW, PW, COUNT_PAD, &start, &end);
-                    part += term;
-                }
-                sum += part;
-            }
-        }
-        PUT(DIVISOR ? sum / DIVISOR : sum, own.at, dx);
-    }
+    for (int w = own.col; w < own.end; w++, own.at++)
+        PUT(pixel_mean_grad(plane, own.row, w, p0, p1, yp, yq, H, W, Q), own.at, dx);
 }
 
 #ifdef WIDE  // the longest row of x and of dy

@@ -1,6 +1,6 @@
 """Pooling: turns max_pool, avg_pool and their gradients into launches of pool.cl.
 
-A work-item computes one element of the output (GPU), or one row or plane of it (CPU).
+A work-item computes one element of the output (GPU), or some rows or a plane of it (CPU, also with pool_wide.cl).
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ from handheld.kernels.base import Arg, Buffer, Launch, Lowered, read_cl, round_u
 MOST_PLANES = 32768  # Every GPU can run this many work-groups along the third dimension.
 # CPU: average pooling goes by rows up to this many elements per row and taps per side of the window.
 MOST_WIDE, MOST_TAPS = 2048, 64
+# CPU: 16 results at a time for rows of at least LEAST_WIDE results and windows of at most MOST_ACROSS taps across and
+# MOST_INSIDE in all.
+LEAST_WIDE, MOST_ACROSS, MOST_INSIDE = 4, 16, 256
+# CPU: work-items per compute unit that share the rows of the output, and the fewest rows that one takes.
+ITEMS, LEAST_ROWS = 16, 8
 
 
 def lower_max_pool(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
@@ -63,14 +68,14 @@ def _pool(
     if total == 0:
         return Lowered(())
     _check_range(node.attrs, image[2:], windows[2:])
-    # No work-item reads an input without elements, so the output can stand in for its buffer.
-    tensors = [v.tensor if v.size else node.outputs[0] for v in node.inputs]
-    wide = (windows if node.op in ("max_pool", "avg_pool") else image)[3]
-    kernel, run = node.op, wide if caps.kind == "cpu" else 1
     half = [graph.tensors[t].dtype == F16 for t in (node.inputs[0].tensor, node.outputs[0])]
     defines: dict[str, object] = {"ADAPTIVE": int(node.attrs.get("adaptive", False)), **window}
+    defines |= {f"{name}_HALF": 1 for name, on in zip(("IN", "OUT"), half, strict=True) if on}
+    wide = (windows if node.op in ("max_pool", "avg_pool") else image)[3]
+    if caps.kind == "cpu" and _is_wide(node, defines, wide):
+        return _wide(node, graph, caps, defines, image, windows, total // wide)
+    kernel, run = node.op, wide if caps.kind == "cpu" else 1
     if caps.kind == "cpu" and not defines["ADAPTIVE"]:
-        step = node.attrs["stride"][1]
         row = max(image[3], windows[3])
         if (
             node.op in ("avg_pool", "avg_pool_grad")
@@ -79,33 +84,69 @@ def _pool(
             and max(node.attrs["kernel"]) <= MOST_TAPS
         ):
             kernel, defines["WIDE"] = f"{node.op}_rows", row
-        elif node.op == "max_pool" and node.inputs[0].strides[3] == 1 and step <= 2:
-            kernel, defines["STEP"] = "max_pool_rows", step
         elif node.op == "max_pool_grad" and not half[1]:
             kernel, run = "max_pool_grad_planes", image[2] * image[3]
     items = total // run
-    args: tuple[Arg, ...] = (*map(Buffer, tensors), *map(Buffer, node.outputs), *ints(items, run))
-    for view in node.inputs:
-        args += strided(view)
-    args += ints(*image[1:], *windows[2:])
-    if "STEP" in defines:
-        args += ints(graph.tensors[node.inputs[0].tensor].size)
+    args = _args(node, items, run, image, windows)
     planes = image[0] * image[1]
     if caps.kind == "gpu" and planes <= MOST_PLANES:
         defines["GRID"] = 1
     why = f"{kernel}: one work-item per {'element' if run == 1 else 'row or plane'}"
-    text = read_cl("pool.cl")
-    if "STEP" in defines:
-        text = read_cl("wide.cl") + text
-    if any(half):
-        defines |= {f"{name}_HALF": 1 for name, on in zip(("IN", "OUT"), half, strict=True) if on}
-        text = read_cl("half.cl") + text
-    text = with_defines(defines, text)
+    text = _text(defines, read_cl("pool.cl"))
     if "GRID" not in defines:
         return Lowered((line(kernel, text, args, items, caps),), why=why)
     local = _grid(wide, group(caps, 128))
     size = (round_up(wide, local[0]), round_up(total // planes // wide, local[1]), planes)
     return Lowered((Launch(kernel, text, args, size, local),), why=why)
+
+
+def _is_wide(node: Node, defines: Mapping[str, Any], wide: int) -> bool:
+    """Whether pool_wide.cl computes a node on a CPU."""
+    averages = node.op in ("avg_pool", "avg_pool_grad")
+    return (
+        not defines["ADAPTIVE"]
+        and defines["SW"] <= 2
+        and defines["KW"] <= MOST_ACROSS
+        and defines["KH"] * defines["KW"] <= MOST_INSIDE
+        and all(view.strides[3] == 1 for view in node.inputs)
+        and (wide >= LEAST_WIDE or node.op == "max_pool")
+        and (not averages or bool(defines["DIVISOR"]))
+    )
+
+
+def _wide(
+    node: Node,
+    graph: Graph,
+    caps: DeviceCaps,
+    defines: dict[str, object],
+    image: tuple[int, ...],
+    windows: tuple[int, ...],
+    rows: int,
+) -> Lowered:
+    """The launch of pool_wide.cl. Each work-item makes as many rows as leave enough work-items for all cores."""
+    run = max(-(-rows // (ITEMS * caps.compute_units)), min(LEAST_ROWS, -(-rows // caps.compute_units)))
+    args = _args(node, rows, run, image, windows)
+    args += ints(*(graph.tensors[view.tensor].size for view in node.inputs))
+    defines |= {"MAX_WIDE": 1} if node.op in ("max_pool", "max_pool_grad") else {}
+    text = _text(defines, read_cl("wide.cl") + read_cl("pool.cl") + read_cl("pool_wide.cl"))
+    items = -(-rows // run)
+    kernel = f"{node.op}_wide"
+    why = f"{kernel}: {run} row{'s' if run > 1 else ''} per work-item"
+    return Lowered((Launch(kernel, text, args, (items,), (1,)),), why=why)
+
+
+def _args(node: Node, items: int, run: int, image: tuple[int, ...], windows: tuple[int, ...]) -> tuple[Arg, ...]:
+    # No work-item reads an input without elements, so the output can stand in for its buffer.
+    tensors = [v.tensor if v.size else node.outputs[0] for v in node.inputs]
+    args: tuple[Arg, ...] = (*map(Buffer, tensors), *map(Buffer, node.outputs), *ints(items, run))
+    for view in node.inputs:
+        args += strided(view)
+    return args + ints(*image[1:], *windows[2:])
+
+
+def _text(defines: dict[str, object], text: str) -> str:
+    half = any(name in defines for name in ("IN_HALF", "OUT_HALF"))
+    return with_defines(defines, (read_cl("half.cl") if half else "") + text)
 
 
 def _grid(wide: int, items: int) -> tuple[int, int, int]:
