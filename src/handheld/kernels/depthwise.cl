@@ -19,6 +19,9 @@
 //
 // WEIGHT: a work-item takes a channel, walks over its blocks in all images, and keeps 16 partial sums per tap.
 //
+// FLAT, for a step of one pixel: the rows of a block, with the columns that the tile has in addition, are one long
+// row. So 16 outputs may lie in several rows, which short rows need. The outputs in additional columns are not used.
+//
 // In planes of a few pixels, finding the block would take most of the time. There (conv_small, weight_small) a
 // work-item takes one channel of all images. It lists the terms of a pixel (of a tap) once for all images.
 //
@@ -41,8 +44,11 @@
 #ifndef BLOCK  // PLANES: floats of a block of outputs, or of dy
 #define BLOCK 4096
 #endif
-#ifndef TAPS   // PLANES, WEIGHT: the most taps of a kernel
+#ifndef TAPS   // PLANES: the most taps of a kernel
 #define TAPS 128
+#endif
+#ifndef FLAT   // PLANES, 1: a block is one long row
+#define FLAT 0
 #endif
 #ifndef SMALL  // PLANES: the most pixels of a small plane
 #define SMALL 64
@@ -141,6 +147,12 @@ inline Window window_of(int y, int x, int rows, int cols, int k_r, int k_s,
   return t;
 }
 
+// Where tap (r, s) of output (y, 0) begins in the tile, less y rows.
+inline int place_of(int r, int s, int u_w, int e_h, int e_w, const Window *t) {
+  const int right = s * e_w - t->low_w;
+  return (r * e_h - t->low_h) * t->pitch + right % u_w * t->width + right / u_w;
+}
+
 #if X_HALF || Y_HALF
 // Copies a small plane of halves into a dense plane of floats, so that each is converted once for all taps.
 inline void widen(const __global HALF *from, int x_h, int x_w, int H, int W, float *to) {
@@ -149,26 +161,42 @@ inline void widen(const __global HALF *from, int x_h, int x_w, int H, int W, flo
 }
 #endif
 
+#define ZEROS(to, count) for (int j_ = 0; j_ < (count); j_ += 16) PSTORE((float16)(0.0f), 0, (to) + j_);
+
 // Fills the tile from one plane, with zeros outside the plane.
+//
+// If neighbouring columns are neighbours in memory, a row is written 16 floats at a time. It may be written too far,
+// into the next row, which is written after it, or up to 15 floats past the tile. Reads stay inside the plane.
 inline void pack(const __global void *from, int halves, int start, int x_h, int x_w, int H, int W,
                  int u_w, const Window *t, float *tile) {
-  for (int r = 0; r < t->height; ++r) {
-    const int h = t->top + r;
-    for (int lane = 0; lane < u_w; ++lane) {
+  for (int lane = 0; lane < u_w; ++lane) {
+    const int w = t->left + lane;  // Column w + j*u_w is inside for j in [first, stop).
+    const int first = min((max(-w, 0) + u_w - 1) / u_w, t->width);
+    const int stop = max(min((max(W - w, 0) + u_w - 1) / u_w, t->width), first);
+    const int step = u_w * x_w, last = start + (H - 1) * x_h + W;
+    for (int r = 0; r < t->height; ++r) {
       float *to = tile + r * t->pitch + lane * t->width;
-      const int w = t->left + lane;  // Column w + j*u_w is inside for j in [first, stop).
-      int first = min((max(-w, 0) + u_w - 1) / u_w, t->width);
-      int stop = min((max(W - w, 0) + u_w - 1) / u_w, t->width);
-      if (h < 0 || h >= H) first = stop = t->width;
-      const int step = u_w * x_w;
+      const int h = t->top + r, outside = h < 0 || h >= H;
       const int at = start + h * x_h + w * x_w;
-      for (int j = 0; j < first; ++j) to[j] = 0.0f;
       if (step == 1) {
-        for (int j = first; j < stop; ++j) to[j] = load1(from, halves, at + j);
+        if (outside) {
+          ZEROS(to, t->width)
+          continue;
+        }
+        for (int j = 0; j < first; ++j) to[j] = 0.0f;
+        if (at + first + (stop - first + 15) / 16 * 16 <= last) {
+          for (int j = first; j < stop; j += 16) PSTORE(load16(from, halves, at + j), 0, to + j);
+        } else {
+          for (int j = first; j < stop; ++j) to[j] = load1(from, halves, at + j);
+        }
+        ZEROS(to + stop, t->width - stop)
+      } else if (outside) {
+        for (int j = 0; j < t->width; ++j) to[j] = 0.0f;
       } else {
+        for (int j = 0; j < first; ++j) to[j] = 0.0f;
         for (int j = first; j < stop; ++j) to[j] = load1(from, halves, at + j * step);
+        for (int j = stop; j < t->width; ++j) to[j] = 0.0f;
       }
-      for (int j = max(first, stop); j < t->width; ++j) to[j] = 0.0f;
     }
   }
 }
@@ -204,36 +232,42 @@ inline int taps(int phase, int phases, int skip, int count,
 
 // get_global_id: block of a plane, image, channel and phase.
 __kernel void conv(CONV_PARAMS, int channels, int across, int rows, int cols EPILOGUE_PARAMS) {
-  float tile[TILE], total[BLOCK];
+  float tile[TILE + 16], total[BLOCK], factor[TAPS];
+  int place[TAPS];
   const int block = get_global_id(0), i = get_global_id(1), o = get_global_id(2) % channels;
   PHASE(get_global_id(2) / channels)
   const int y_first = block / across * rows, x_first = block % across * cols;
   const int height = min(rows, n_y - y_first), width = min(cols, n_x - x_first);
-  const int wide = (width + 15) / 16 * 16;
   if (height <= 0 || width <= 0) return;
-  for (int at = 0; at < height * cols; ++at) total[at] = 0.0f;
-  for (int j = 0; j < count * (k_r > 0 && k_s > 0); ++j) {
-    const Window t = window_of(y_first, x_first, height, wide, k_r, k_s, u_h, u_w, e_h, e_w,
-                               off_h, off_w);
+  const int some = k_r > 0 && k_s > 0;
+  const int wide = FLAT ? width : (width + 15) / 16 * 16;
+  const Window t = window_of(y_first, x_first, height, wide, max(k_r, 1), max(k_s, 1), u_h, u_w, e_h, e_w,
+                             off_h, off_w);
+  const int pitch = FLAT ? t.pitch : cols;  // of a row in `total`
+  const int lines = FLAT ? 1 : height, length = FLAT ? (height - 1) * pitch + width : width;
+  for (int at = 0; at < height * pitch; ++at) total[at] = 0.0f;
+  for (int j = 0; j < count * some; ++j) {
     pack(x, X_HALF, x_0 + i * x_i + (o / share * count + j) * x_c, x_h, x_w, H, W, u_w, &t, tile);
     const __global W_TYPE *kernel_ = w + w_0 + (o * count + j) * w_k;
-    for (int y = 0; y < height; ++y) {
-      for (int c = 0; c < width; c += 16) {
-        float16 sum = PLOAD(0, total + y * cols + c);
-        for (int r = 0; r < k_r; ++r) {
-          const float *row = tile + (y * u_h + r * e_h - t.low_h) * t.pitch + c;
-          for (int s = 0; s < k_s; ++s) {
-            const int right = s * e_w - t.low_w;
-            const float *from = row + right % u_w * t.width + right / u_w;
-            sum += W_GET(kernel_, r * w_r + s * w_s) * PLOAD(0, from);
-          }
-        }
-        PSTORE(sum, 0, total + y * cols + c);
+    int terms = 0;
+    for (int r = 0; r < k_r; ++r)
+      for (int s = 0; s < k_s; ++s, ++terms)
+        factor[terms] = W_GET(kernel_, r * w_r + s * w_s), place[terms] = place_of(r, s, u_w, e_h, e_w, &t);
+    for (int line = 0; line < lines; ++line) {
+      for (int c = 0; c < length; c += 16) {
+        const float *from = tile + line * u_h * t.pitch + c;
+        float16 sum = PLOAD(0, total + line * pitch + c);
+        for (int n = 0; n < terms; ++n) sum += factor[n] * PLOAD(0, from + place[n]);
+        PSTORE(sum, 0, total + line * pitch + c);
       }
     }
   }
-  for (int y = 0; y < height; ++y)
-    for (int c = 0; c < width; ++c) STORE(total[y * cols + c], i, o, y_first + y, x_first + c)
+  for (int y = 0; y < height; ++y) {
+#ifdef __clang__
+#pragma clang loop vectorize(assume_safety) vectorize_width(16) vectorize_predicate(enable)
+#endif
+    for (int c = 0; c < width; ++c) STORE(total[y * pitch + c], i, o, y_first + y, x_first + c)
+  }
 }
 
 // Small planes. get_global_id: channel and phase. `count` must be 1.
@@ -326,27 +360,32 @@ __kernel void conv(CONV_PARAMS, int channels EPILOGUE_PARAMS) {
 
 // get_global_id: channel of dy.
 __kernel void weight(WEIGHT_PARAMS, int rows, int cols, __global OUT_TYPE *out) {
-  float tile[TILE], block[BLOCK], total[TAPS * 16];
+  float tile[TILE + 16], block[BLOCK + 16], total[TAPS * 16];
   const int k = get_global_id(0);
   for (int at = 0; at < k_r * k_s; ++at) PSTORE((float16)(0.0f), at, total);
   for (int i = 0; i < images; ++i) {
     for (int y = 0; y < n_y; y += rows) {
       for (int c = 0; c < n_x; c += cols) {
-        const int height = min(rows, n_y - y), wide = (min(cols, n_x - c) + 15) / 16 * 16;
+        const int height = min(rows, n_y - y), width = min(cols, n_x - c);
+        const int wide = FLAT ? width : (width + 15) / 16 * 16;
         const Window t = window_of(y, c, height, wide, k_r, k_s, u_h, u_w, e_h, e_w, off_h, off_w);
         pack(x, X_HALF, x_0 + i * x_i + k / share * x_c, x_h, x_w, H, W, u_w, &t, tile);
+        const int pitch = FLAT ? t.pitch : wide;  // of a row in `block`
         Window whole;
-        whole.top = y, whole.left = c, whole.height = height, whole.width = whole.pitch = wide;
+        whole.top = y, whole.left = c, whole.height = height, whole.width = whole.pitch = pitch;
         pack(dy, Y_HALF, dy_0 + i * dy_i + k * dy_c, dy_h, dy_w, n_y, n_x, 1, &whole, block);
+        const int lines = FLAT ? 1 : height, length = FLAT ? height * pitch : wide;
+#if FLAT  // What the last 16 terms read past the rows must be zeros, because a NaN would spread.
+        for (int at = 0; at < 16; ++at) block[length + at] = 0.0f;
+        for (int at = t.height * pitch; at < t.height * pitch + t.width - width + 16; ++at) tile[at] = 0.0f;
+#endif
         for (int r = 0; r < k_r; ++r) {
           for (int s = 0; s < k_s; ++s) {
-            const int right = s * e_w - t.low_w;
-            const float *from = tile + (r * e_h - t.low_h) * t.pitch + right % u_w * t.width
-                                + right / u_w;
+            const float *from = tile + place_of(r, s, u_w, e_h, e_w, &t);
             float16 sum = (float16)(0.0f);
-            for (int row = 0; row < height; ++row)
-              for (int at = 0; at < wide; at += 16)
-                sum += PLOAD(0, block + row * wide + at)
+            for (int row = 0; row < lines; ++row)
+              for (int at = 0; at < length; at += 16)
+                sum += PLOAD(0, block + row * pitch + at)
                        * PLOAD(0, from + row * u_h * t.pitch + at);
             const int tap = r * k_s + s;
             PSTORE(PLOAD(tap, total) + sum, tap, total);

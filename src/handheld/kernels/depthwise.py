@@ -19,6 +19,8 @@ from handheld.kernels.reshape import OWN, half_output, long_rows, unit, within_r
 
 TILE, BLOCK, TAPS, SMALL, WIDENED = 8192, 4096, 128, 64, 4096  # The same as in depthwise.cl.
 VECTOR = 16
+#: CPU: planes with fewer pixels are small even if they could be one long row.
+LEAST_FLAT = 25
 STRIP, HELD = 4, 9  # GPU: pixels per work-item; taps whose sums a work-group keeps.
 # GPU, weight gradient: the pixels of a channel are divided among several work-groups, as long as each work-item has
 # PART_TERMS pixels and there are fewer than PART_GROUPS work-groups per compute unit.
@@ -88,14 +90,15 @@ def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     if caps.kind == "gpu":
         return _weight_groups(node, caps, args, halves, text, images * rows[0] * rows[1])
     text = with_defines({**halves, "MODE": 2}, text)
-    if rows[0] * rows[1] <= SMALL and (not halves or math.prod(x.shape[2:]) <= WIDENED):
+    span = _span(out[2:], dilation)
+    flat = _flat_rows(rows, stride, span)
+    if _is_small(rows, flat) and (not halves or math.prod(x.shape[2:]) <= WIDENED):
         launch = Launch("weight_small", text, (*args, Buffer(node.outputs[0])), (out[0],), (1,))
         return Lowered((launch,), why="depthwise, small planes")
-    block = _block(rows, stride, _span(out[2:], dilation))
+    block = (flat, rows[1]) if flat else _block(rows, stride, span)
+    text = with_defines({"FLAT": 1}, text) if flat else text
     args = (*args, *ints(*block), Buffer(node.outputs[0]))
-    return Lowered(
-        (Launch("weight", text, args, (out[0],), (1,)),), why=f"depthwise, planes in blocks of {block[0]}x{block[1]}"
-    )
+    return Lowered((Launch("weight", text, args, (out[0],), (1,)),), why=_why(block, flat))
 
 
 def _weight_groups(
@@ -162,18 +165,19 @@ def _lower(
             why=f"depthwise, {STRIP} pixels per work-item",
         )
     text = with_defines(defines, text)
+    span = _span(w.shape[2:], tap)
+    span = (span[0] // phases[0], span[1] // phases[1])
+    flat = _flat_rows(rows, unit_step, span)
     fits = not halves or math.prod(x.shape[2:]) <= WIDENED
-    if rows[0] * rows[1] <= SMALL and count == 1 and fits:
+    if _is_small(rows, flat) and count == 1 and fits:
         launch = Launch("conv_small", text, (*args, *ints(out[0]), *end.args), (planes,), (1,))
         return Lowered((launch,), why="depthwise, small planes")
-    span = _span(w.shape[2:], tap)
-    block = _block(rows, unit_step, (span[0] // phases[0], span[1] // phases[1]))
+    block = (flat, rows[1]) if flat else _block(rows, unit_step, span)
+    text = with_defines({"FLAT": 1}, text) if flat else text
     across = -(-rows[1] // block[1])
     size = (-(-rows[0] // block[0]) * across, out[0], planes)
     args = (*args, *ints(across, *block), *end.args)
-    return Lowered(
-        (Launch("conv", text, args, size, (1, 1, 1)),), why=f"depthwise, planes in blocks of {block[0]}x{block[1]}"
-    )
+    return Lowered((Launch("conv", text, args, size, (1, 1, 1)),), why=_why(block, flat))
 
 
 def _text(node: Node, graph: Graph, **views: View) -> tuple[dict[str, object], str]:
@@ -198,6 +202,24 @@ def _span(kernel: tuple[int, ...], tap: tuple[int, ...]) -> Pair:
 
 def _tile_floats(rows: int, cols: int, step: Pair, span: Pair) -> int:
     return ((rows - 1) * step[0] + span[0] + 1) * (cols + span[1] // step[1]) * step[1]
+
+
+def _is_small(rows: Pair, flat: int) -> bool:
+    """Whether a work-item takes one channel of all images."""
+    return rows[0] * rows[1] <= (SMALL if flat < rows[0] else LEAST_FLAT - 1)
+
+
+def _why(block: Pair, flat: int) -> str:
+    return f"depthwise, planes in blocks of {block[0]}x{block[1]}{', each one long row' if flat else ''}"
+
+
+def _flat_rows(rows: Pair, step: Pair, span: Pair) -> int:
+    """The rows of a block that is one long row; 0 if blocks of separate rows need fewer vectors."""
+    pitch = rows[1] + span[1]
+    most = min((BLOCK - VECTOR) // pitch, (TILE - 2 * VECTOR - span[1]) // pitch - span[0])
+    if step != (1, 1) or most < 1 or not rows[0] or rows[0] * -(-rows[1] // VECTOR) <= -(-rows[0] * pitch // VECTOR):
+        return 0
+    return -(-rows[0] // -(-rows[0] // min(most, rows[0])))
 
 
 def _block(rows: Pair, step: Pair, span: Pair) -> Pair:
