@@ -1,4 +1,5 @@
-// LSTM and GRU over a sequence, and their gradients. There is one launch per time step.
+// LSTM and GRU over a sequence, and their gradients. There is one launch per time step. If a batch has enough rows for
+// all cores of a CPU, recurrent_rows.cl makes all steps in one launch.
 //
 //   lstm   i, f, g, o = sigmoid, sigmoid, tanh, sigmoid of gx[t] + w h         (gx has the biases)
 //          c' = f*c + i*g            h' = o*tanh(c')
@@ -13,7 +14,7 @@
 //
 // The weights are packed once per sequence, so that a step reads them in order:
 //
-//   packed[panel j / P][k][gate][j % P]           P = `panel` columns; H is rounded up with zeros
+//   packed[panel j / P][k][gate][j % P]           P = `panel` columns, on a CPU LANES; H is rounded up with zeros
 //   forward   sum over k    of h[b, k]        * w[gate, j, k]      one sum per gate
 //   backward  sum over g, k of d[b, g*H + k]  * w[g, k, j]         one sum per gate, then added up
 //
@@ -63,9 +64,11 @@
 #define max_(a, b) ((a) > (b) ? (a) : (b))
 #define SHARED __local float4 pool[POOL];
 #define POOL_ARG , pool
+#define POOL_PARAM , __local float4 *pool
 #else
 #define SHARED
 #define POOL_ARG
+#define POOL_PARAM
 #endif
 
 #define UNROLL _Pragma("unroll")  // Arrays stay in registers only if all their indices are constants.
@@ -256,7 +259,7 @@ Tile tile_at(int row, int col, int B, int H) {
     void NAME(lanes sum[ROWS][G], __global const float *a, int B, int stride, int spread,          \
               __global const float *packed, int H, int panel, Tile own) {                          \
         if (own.rows == 0) return;                                                                 \
-        packed += own.col / panel * panel * H * G + own.col % panel;                               \
+        packed += own.col * H * G;                                                                   \
         __global const float *row[ROWS];                                                           \
         UNROLL                                                                                     \
         for (int r = 0; r < ROWS; r++) {                                                           \
@@ -274,7 +277,7 @@ Tile tile_at(int row, int col, int B, int H) {
             for (int k = start; k < end; k++)                                                      \
                 UNROLL                                                                             \
                 for (int g = 0; g < G; g++) {                                                      \
-                    lanes weight = LOAD(packed + (k * G + g) * panel);                             \
+                    lanes weight = LOAD(packed + (k * G + g) * LANES);                             \
                     UNROLL                                                                         \
                     for (int r = 0; r < ROWS; r++)                                                 \
                         part[r][g] += row[r][g * spread + k] * weight;                             \
@@ -306,12 +309,10 @@ __kernel void keep(__global const float *from, __global float *to, int total) {
 }
 
 // One step. near_h, near_c: the state before this step, from row `near`.
-__kernel void lstm(__global const float *gx, __global const float *packed,
-                   __global const float *near_h, __global const float *near_c, __global float *h,
-                   __global float *c, __global float *gates, int at, int near, int B, int H,
-                   int panel) {
-    SHARED
-    Tile own = tile_of(B, H);
+inline void lstm_step(Tile own, __global const float *gx, __global const float *packed,
+                      __global const float *near_h, __global const float *near_c, __global float *h,
+                      __global float *c, __global float *gates, int at, int near, int B, int H,
+                      int panel POOL_PARAM) {
     lanes sum[ROWS][4];
     dot4(sum, near_h + near * H, B, H, 0, packed, H, panel, own POOL_ARG);
     if (own.rows == 0) return;
@@ -332,11 +333,16 @@ __kernel void lstm(__global const float *gx, __global const float *packed,
     }
 }
 
-__kernel void gru(__global const float *gx, __global const float *packed,
-                  __global const float *bias, __global const float *near_h, __global float *h,
-                  __global float *saved, int at, int near, int B, int H, int panel) {
+__kernel void lstm(__global const float *gx, __global const float *packed, __global const float *near_h,
+                   __global const float *near_c, __global float *h, __global float *c, __global float *gates,
+                   int at, int near, int B, int H, int panel) {
     SHARED
-    Tile own = tile_of(B, H);
+    lstm_step(tile_of(B, H), gx, packed, near_h, near_c, h, c, gates, at, near, B, H, panel POOL_ARG);
+}
+
+inline void gru_step(Tile own, __global const float *gx, __global const float *packed,
+                     __global const float *bias, __global const float *near_h, __global float *h,
+                     __global float *saved, int at, int near, int B, int H, int panel POOL_PARAM) {
     lanes sum[ROWS][3];
     dot3(sum, near_h + near * H, B, H, 0, packed, H, panel, own POOL_ARG);
     if (own.rows == 0) return;
@@ -358,16 +364,21 @@ __kernel void gru(__global const float *gx, __global const float *packed,
     }
 }
 
+__kernel void gru(__global const float *gx, __global const float *packed, __global const float *bias,
+                  __global const float *near_h, __global float *h, __global float *saved, int at, int near,
+                  int B, int H, int panel) {
+    SHARED
+    gru_step(tile_of(B, H), gx, packed, bias, near_h, h, saved, at, near, B, H, panel POOL_ARG);
+}
+
 // The gradient of one step. `later` is the row in dgx of the step after this one; it is -1 for the last step, which
 // uses dh_last instead. before_c: c before this step, from row `near`. carry: the gradient of c from the later step
 // (dc_last for the last step). This step writes its own into dc0.
-__kernel void lstm_grad(__global const float *dh, __global const float *dh_last,
-                        __global const float *carry, __global const float *packed,
-                        __global const float *c, __global const float *gates,
-                        __global const float *before_c, __global float *dgx, __global float *dc0,
-                        int at, int near, int later, int B, int H, int panel) {
-    SHARED
-    Tile own = tile_of(B, H);
+inline void lstm_grad_step(Tile own, __global const float *dh, __global const float *dh_last,
+                           __global const float *carry, __global const float *packed,
+                           __global const float *c, __global const float *gates,
+                           __global const float *before_c, __global float *dgx, __global float *dc0, int at,
+                           int near, int later, int B, int H, int panel POOL_PARAM) {
     lanes sum[ROWS][4];
     if (later >= 0) dot4(sum, dgx + later * 4 * H, B, 4 * H, H, packed, H, panel, own POOL_ARG);
     if (own.rows == 0) return;
@@ -390,13 +401,21 @@ __kernel void lstm_grad(__global const float *dh, __global const float *dh_last,
     }
 }
 
-// Like lstm_grad. carry is the part dh*z that bypasses the gates (dh_last for the last step).
-__kernel void gru_grad(__global const float *dh, __global const float *carry,
-                       __global const float *packed, __global const float *before_h,
-                       __global const float *saved, __global float *dgx, __global float *dgh,
-                       __global float *dh0, int at, int near, int later, int B, int H, int panel) {
+__kernel void lstm_grad(__global const float *dh, __global const float *dh_last, __global const float *carry,
+                        __global const float *packed, __global const float *c, __global const float *gates,
+                        __global const float *before_c, __global float *dgx, __global float *dc0, int at,
+                        int near, int later, int B, int H, int panel) {
     SHARED
-    Tile own = tile_of(B, H);
+    lstm_grad_step(tile_of(B, H), dh, dh_last, carry, packed, c, gates, before_c, dgx, dc0, at, near, later,
+                   B, H, panel POOL_ARG);
+}
+
+// Like lstm_grad. carry is the part dh*z that bypasses the gates (dh_last for the last step).
+inline void gru_grad_step(Tile own, __global const float *dh, __global const float *carry,
+                          __global const float *packed, __global const float *before_h,
+                          __global const float *saved, __global float *dgx, __global float *dgh,
+                          __global float *dh0, int at, int near, int later, int B, int H,
+                          int panel POOL_PARAM) {
     lanes sum[ROWS][3];
     if (later >= 0) dot3(sum, dgh + later * 3 * H, B, 3 * H, H, packed, H, panel, own POOL_ARG);
     if (own.rows == 0) return;
@@ -422,11 +441,18 @@ __kernel void gru_grad(__global const float *dh, __global const float *carry,
     }
 }
 
-// The gradient of the initial state, from the first step.
-__kernel void lstm_begin(__global const float *dgx, __global const float *packed,
-                         __global float *dh0, int later, int B, int H, int panel) {
+__kernel void gru_grad(__global const float *dh, __global const float *carry, __global const float *packed,
+                       __global const float *before_h, __global const float *saved, __global float *dgx,
+                       __global float *dgh, __global float *dh0, int at, int near, int later, int B, int H,
+                       int panel) {
     SHARED
-    Tile own = tile_of(B, H);
+    gru_grad_step(tile_of(B, H), dh, carry, packed, before_h, saved, dgx, dgh, dh0, at, near, later, B, H,
+                  panel POOL_ARG);
+}
+
+// The gradient of the initial state, from the first step.
+inline void lstm_begin_step(Tile own, __global const float *dgx, __global const float *packed,
+                            __global float *dh0, int later, int B, int H, int panel POOL_PARAM) {
     lanes sum[ROWS][4];
     dot4(sum, dgx + later * 4 * H, B, 4 * H, H, packed, H, panel, own POOL_ARG);
     if (own.rows == 0) return;
@@ -435,10 +461,14 @@ __kernel void lstm_begin(__global const float *dgx, __global const float *packed
                    dh0 + (own.row + r) * H + own.col, own.cols);
 }
 
-__kernel void gru_begin(__global const float *dgh, __global const float *packed,
-                        __global float *dh0, int later, int B, int H, int panel) {
+__kernel void lstm_begin(__global const float *dgx, __global const float *packed, __global float *dh0,
+                         int later, int B, int H, int panel) {
     SHARED
-    Tile own = tile_of(B, H);
+    lstm_begin_step(tile_of(B, H), dgx, packed, dh0, later, B, H, panel POOL_ARG);
+}
+
+inline void gru_begin_step(Tile own, __global const float *dgh, __global const float *packed,
+                           __global float *dh0, int later, int B, int H, int panel POOL_PARAM) {
     lanes sum[ROWS][3];
     dot3(sum, dgh + later * 3 * H, B, 3 * H, H, packed, H, panel, own POOL_ARG);
     if (own.rows == 0) return;
@@ -446,4 +476,10 @@ __kernel void gru_begin(__global const float *dgh, __global const float *packed,
         __global float *to = dh0 + (own.row + r) * H + own.col;
         store_some(load_some(to, own.cols) + (sum[r][0] + sum[r][1] + sum[r][2]), to, own.cols);
     }
+}
+
+__kernel void gru_begin(__global const float *dgh, __global const float *packed, __global float *dh0,
+                        int later, int B, int H, int panel) {
+    SHARED
+    gru_begin_step(tile_of(B, H), dgh, packed, dh0, later, B, H, panel POOL_ARG);
 }

@@ -4,6 +4,10 @@
     backward    pack ──► lstm_grad (last t) ──► .. ──► lstm_grad (t = 0) ──► lstm_begin
 
 There is one launch per time step. All launches of a node share one program. The first one packs the weights.
+
+If a batch has enough rows for all cores of a CPU, one launch makes all steps (recurrent_rows.cl):
+
+    forward     pack ──► lstm_all               backward    pack ──► lstm_grad_all
 """
 
 from __future__ import annotations
@@ -35,6 +39,8 @@ class _Cell:
     grid: tuple[tuple[int, int], tuple[int, int]]
     packed_size: int
     why: str
+    #: CPU, all steps in one launch: the blocks of rows of a work-item; 0: one launch per step.
+    blocks: int = 0
 
     @staticmethod
     def of(caps: DeviceCaps, steps: int, batch: int, hidden: int, gates: int, *, backward: bool = False) -> _Cell:
@@ -42,14 +48,21 @@ class _Cell:
         if caps.kind == "gpu":
             return _tiles(caps, steps, batch, hidden, gates, backward)
         # lanes * rows * gates sums stay in registers. A CPU with vectors of 16 floats has twice as many registers.
-        lanes, rows = 8, 4 if caps.vector_width >= 16 else 2
+        wide = caps.vector_width >= 16
+        lanes, rows = 16 if wide and hidden > 8 else 8, 4 if wide else 2
+        if 2 * caps.compute_units <= batch < rows * caps.compute_units:
+            rows = 2
         row_blocks, lane_blocks = -(-batch // rows), -(-hidden // lanes)
-        local = (min(group(caps, 16), _power(row_blocks)), 1)
-        size = (round_up(row_blocks, local[0]), lane_blocks)
-        text = with_defines({"LANES": lanes, "ROWS": rows}, read_cl("math.cl") + read_cl("recurrent.cl"))
+        blocks = -(-row_blocks // caps.compute_units) if row_blocks >= caps.compute_units else 0
+        if blocks:
+            local, size = (1, 1), (-(-row_blocks // blocks), 1)
+        else:
+            local = (min(group(caps, 16), _power(row_blocks)), 1)
+            size = (round_up(row_blocks, local[0]), lane_blocks)
+        text = read_cl("math.cl") + read_cl("recurrent.cl") + (read_cl("recurrent_rows.cl") if blocks else "")
         return _Cell(
             caps,
-            text,
+            with_defines({"LANES": lanes, "ROWS": rows}, text),
             steps,
             batch,
             hidden,
@@ -57,7 +70,8 @@ class _Cell:
             lanes,
             (size, local),
             gates * hidden * round_up(hidden, lanes),
-            "vectors of columns",
+            f"{blocks * rows} rows of the batch per work-item" if blocks else "vectors of columns",
+            blocks,
         )
 
     @property
@@ -84,12 +98,14 @@ class _Cell:
     def step(self, kernel: str, *args: Arg) -> Launch:
         return Launch(kernel, self.text, (*args, *self.sizes), *self.grid)
 
+    def all_steps(self, kernel: str, reverse: bool, *args: Arg) -> Launch:
+        """The launch that makes all steps."""
+        sizes = ints(self.steps, int(reverse), self.blocks)
+        return Launch(f"{kernel}_all", self.text, (*args, *sizes, *self.sizes), *self.grid)
+
     def lowered(self, launches: list[Launch]) -> Lowered:
-        return Lowered(
-            tuple(launches),
-            (4 * self.packed_size,),
-            f"one launch per step, {self.steps} steps, {self.why}, weights packed once",
-        )
+        how = f"one launch for {self.steps} steps" if self.blocks else f"one launch per step, {self.steps} steps"
+        return Lowered(tuple(launches), (4 * self.packed_size,), f"{how}, {self.why}, weights packed once")
 
 
 def _power(value: int) -> int:
@@ -164,6 +180,9 @@ def lower_lstm(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         return Lowered(())
     cell = _Cell.of(caps, steps, batch, hidden, 4)
     launches = [cell.pack(w, transposed=True)]
+    if cell.blocks:
+        args: tuple[Arg, ...] = (Buffer(gx), Workspace(0), *map(Buffer, (h0, c0, h, c, gates)))
+        return cell.lowered([*launches, cell.all_steps("lstm", node.attrs["reverse"], *args)])
     before_h, before_c, near = h0, c0, 0
     for t in _order(steps, node.attrs["reverse"]):
         launches.append(
@@ -191,6 +210,9 @@ def lower_gru(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         return Lowered(())
     cell = _Cell.of(caps, steps, batch, hidden, 3)
     launches = [cell.pack(w, transposed=True)]
+    if cell.blocks:
+        args: tuple[Arg, ...] = (Buffer(gx), Workspace(0), *map(Buffer, (bias, h0, h, saved)))
+        return cell.lowered([*launches, cell.all_steps("gru", node.attrs["reverse"], *args)])
     before, near = h0, 0
     for t in _order(steps, node.attrs["reverse"]):
         launches.append(
@@ -226,6 +248,13 @@ def lower_lstm_grad(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     if steps == 0:
         return Lowered((cell.keep(dh_last, dh0), cell.keep(dc_last, dc0)))
     launches = [cell.pack(w, transposed=False)]
+    if cell.blocks:
+        args: tuple[Arg, ...] = (
+            *map(Buffer, (dh, dh_last, dc_last)),
+            Workspace(0),
+            *map(Buffer, (c, gates, c0, dgx, dh0, dc0)),
+        )
+        return cell.lowered([*launches, cell.all_steps("lstm_grad", node.attrs["reverse"], *args)])
     for at, near, later in _backwards(steps, batch, node.attrs["reverse"]):
         launches.append(
             cell.step(
@@ -257,6 +286,9 @@ def lower_gru_grad(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     if steps == 0:
         return Lowered((cell.keep(dh_last, dh0),))
     launches = [cell.pack(w, transposed=False)]
+    if cell.blocks:
+        args: tuple[Arg, ...] = (*map(Buffer, (dh, dh_last)), Workspace(0), *map(Buffer, (h, saved, h0, dgx, dgh, dh0)))
+        return cell.lowered([*launches, cell.all_steps("gru_grad", node.attrs["reverse"], *args)])
     for at, near, later in _backwards(steps, batch, node.attrs["reverse"]):
         launches.append(
             cell.step(

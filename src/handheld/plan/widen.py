@@ -5,11 +5,13 @@ the processor's vectors of 512 bits. A function can ask for them with an attribu
 inlines it into its own function, which does not ask.
 
 Each kernel therefore becomes two parts: a function that asks, and a kernel that only calls it. A compiler never
-inlines a function into a caller with fewer features. This has three consequences:
+inlines a function into a caller with fewer features. This has four consequences:
 
 - The function cannot query its position in the grid, so the kernel passes it.
 - The function cannot call functions that take or return vectors of 16 without asking for the feature, such as
   OpenCL's own. Kernels for CPUs use only one of those (`convert_uint16`), and the compiler has a builtin for it.
+- The function cannot declare local memory. The kernels for CPUs have none; where a file also has kernels for GPUs,
+  their branches are inactive.
 - OpenCL's own functions are no longer inlined, not even `min`. A call clears all wide registers and prevents vector
   code, so the functions that loops use are written out (`_CALLS`).
 """
@@ -56,11 +58,7 @@ def texts_of(launches: Iterable[Launch], caps: DeviceCaps) -> dict[str, str]:
     for launch in launches:
         sharing.setdefault(launch.text, []).append(launch)
     wide = caps.features and caps.kind == "cpu"
-    # Only a kernel may declare local memory; the kernels for CPUs have none.
-    texts = {
-        text: widened(launches, caps.features) if wide and "__local" not in text else text
-        for text, launches in sharing.items()
-    }
+    texts = {text: widened(launches, caps.features) if wide else text for text, launches in sharing.items()}
     return {text: mended(compiled, caps) for text, compiled in texts.items()}
 
 
