@@ -64,7 +64,8 @@ class DeviceCaps:
     fp16: bool = False
     fp64: bool = False
     vector_width: int = 4  # floats in a register
-    #: Features of the processor that its compiler does not use by default (plan/widen.py).
+    #: What a CPU's compiler does not use by default (plan/widen.py), or the matrix units of a GPU (`MATRIX` in
+    #: kernels/contract_local.py).
     features: str = ""
     #: The ops that the driver computes wrongly with the usual kernels, and the way around it (plan/ways.py).
     avoid: str = ""

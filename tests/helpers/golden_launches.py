@@ -60,6 +60,7 @@ DEVICES = {
     "avx512": DeviceCaps(**_BASE, kind="cpu", vector_width=16, features="avx2,fma,f16c,avx512f"),
     "desktop": DeviceCaps(**(_BASE | {"compute_units": 48, "max_work_group": 1024}), kind="gpu", vector_width=1),
     "phone": DeviceCaps(**(_BASE | {"vendor": "QUALCOMM"}), kind="gpu", images=True, fp16=True),
+    "units": DeviceCaps(**(_BASE | {"max_work_group": 1024, "local_mem_bytes": 48 << 10}), kind="gpu", features="tf32"),
     "least": DeviceCaps(**(_BASE | {"max_work_group": 64, "local_mem_bytes": 16 << 10}), kind="gpu"),
 }
 

@@ -18,6 +18,7 @@ from handheld.graph.dtypes import BOOL, DTYPES
 from handheld.graph.graph import Graph, GraphInput, GraphOutput, Node, Origin, Tensor, View, contiguous_strides
 from handheld.kernels.base import Lower
 from handheld.plan.widen import texts_of
+from helpers.matrix_units import emulated
 
 
 def host_type(dtype: str) -> type[np.generic]:
@@ -115,7 +116,7 @@ def run_node(
     places = OwnBuffers(q.context, graph, {i: buffers.get(i, empty) for i in graph.tensors}, scratch)
     texts, bound = texts_of(lowered.launches, caps), []
     for launch in lowered.launches:
-        kernel = cl.Kernel(build(q.context, texts[launch.text]), launch.kernel)
+        kernel = cl.Kernel(build(q.context, emulated(texts[launch.text])), launch.kernel)
         bind(kernel, launch, places)
         bound.append(Bound(0, kernel, launch.global_size, launch.local_size))
     Enqueuer().submit(q, Work(None, tuple(bound)), None)

@@ -16,11 +16,12 @@ from handheld.graph.graph import Graph, View
 from handheld.kernels import attention
 from handheld.kernels.attention import candidates, flops, lower_attention, lower_attention_grad
 from handheld.kernels.base import read_cl
+from handheld.kernels.contract_local import MATRIX
 from helpers.harness import caps_of_kind, error, make, run_node
 
 PLAIN = {"scale": 0.3, "causal": False, "masked": False, "dropout": 0.0, "key": 0}
 MOST = np.finfo(np.float32).max
-KINDS = ("cpu", "wide", "gpu")
+KINDS = ("cpu", "wide", "gpu", "matrix")
 #: batch, heads of q, heads of k and v, rows of q, rows of k, columns of q and k, columns of v
 SIZES = [
     (1, 1, 1, 1, 1, 1, 1),
@@ -37,6 +38,8 @@ SIZES = [
 def caps(kind: str, **change):
     if kind == "wide":
         return caps_of_kind("cpu", vector_width=16, **change)
+    if kind == "matrix":  # A GPU with matrix units, which are emulated.
+        return caps_of_kind("gpu", **{"features": MATRIX, "max_work_group": 256, "local_mem_bytes": 48 << 10, **change})
     return caps_of_kind(kind, **change)
 
 

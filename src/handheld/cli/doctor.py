@@ -296,6 +296,8 @@ def _device(device: DeviceFacts) -> Table:
     if caps.kind == "cpu":
         wide = " (AVX-512, requested by name)" if caps.features else ""
         extras.append(f"vectors of {output.count(caps.vector_width, 'float')}{wide}")
+    elif caps.features:
+        extras.append("tensor cores")
     return output.grid(
         [
             ("device", Text(device.name, style="bold")),

@@ -31,6 +31,7 @@ from handheld.kernels.base import (
     round_up,
     with_defines,
 )
+from handheld.kernels.contract_local import MATRIX
 from handheld.kernels.expr import PHILOX
 
 #: GPU: columns of a chunk, the same as in attention_local.cl; the most work-items across and down a work-group.
@@ -213,7 +214,8 @@ def _shapes(problem: _Problem, caps: DeviceCaps) -> list[tuple[int, int]]:
         (x, y)
         for x in sizes
         for y in sizes
-        if x * y <= group(caps, MOST_ACROSS * MOST_DOWN) and 4 * _memory(problem, x, y).floats <= caps.local_mem_bytes
+        if x * y <= group(caps, MOST_ACROSS * MOST_DOWN)
+        and 4 * _memory(problem, caps, x, y).floats <= caps.local_mem_bytes
     ]
     if not legal:
         wide = max(problem.depth, problem.width)
@@ -239,21 +241,25 @@ class _Local(NamedTuple):
     tile: int  # Floats of the tile.
     deep: int  # Rows of a chunk of v (DEEP).
     side: int  # Neighbouring columns per work-item (CV).
+    matrix: bool  # Whether matrix units multiply (MATRIX).
 
     @property
     def floats(self) -> int:
         return self.room + self.tile
 
 
-def _memory(problem: _Problem, across: int, down: int) -> _Local:
+def _memory(problem: _Problem, caps: DeviceCaps, across: int, down: int) -> _Local:
     tall, wide = 4 * down + 4, 4 * across + 4
     widest = max(problem.depth, problem.width)
     side = 4 if widest >= 4 * across else 2 if widest >= 2 * across else 1
     columns = round_up(widest, across * side)
-    room, deep = max(KT * (tall + wide), columns), min(KT, 4 * across)
+    matrix = caps.features == MATRIX and side == 4 and across % 4 == 0 and down % 8 == 0
+    if matrix:  # Rows are longer, so that they begin in different banks, and a unit multiplies 8 of them.
+        columns += 4
+    room, deep = max(KT * (tall + wide), columns * (8 if matrix else 1)), min(KT, 4 * across)
     while deep * columns > room:
         deep //= 2
-    return _Local(round_up(room, 4), 4 * across * tall, deep, side)
+    return _Local(round_up(room, 4), 4 * across * tall, deep, side, matrix)
 
 
 def _groups(
@@ -266,7 +272,7 @@ def _groups(
         raise PlanError(
             f"no work-group for attention has the shape {dict(choice or {})}. Try: one of attention.candidates()"
         )
-    memory = _memory(problem, across, down)
+    memory = _memory(problem, caps, across, down)
     defines = {
         "WX": across,
         "WY": down,
@@ -277,11 +283,11 @@ def _groups(
         "DN": -(-problem.depth // (across * memory.side)),
         "EN": -(-problem.width // (across * memory.side)),
     }
-    return (
-        across * down,
-        4 * down,
-        [problem.text({**defines, "ONLY": n}, "attention.cl", "attention_local.cl") for n in kernels],
-    )
+    units: tuple[str, ...] = ()
+    if memory.matrix:
+        defines["MATRIX"], units = 1, ("matrix.cl",)
+    texts = [problem.text({**defines, "ONLY": n}, *units, "attention.cl", "attention_local.cl") for n in kernels]
+    return across * down, 4 * down, texts
 
 
 def _local(problem: _Problem, node: Node, caps: DeviceCaps, choice: Choice | None) -> Lowered:

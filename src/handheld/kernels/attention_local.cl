@@ -46,6 +46,9 @@
 #ifndef ONLY
 #define ONLY 0
 #endif
+#ifndef MATRIX // 1: matrix units multiply, and matrix.cl comes before this file; CV is 4, WX a multiple of 4, WY and DEEP of 8
+#define MATRIX 0
+#endif
 #define UNROLL 8
 #define KT 16
 #define ITEMS (WX * WY)
@@ -55,6 +58,13 @@
 #define B_PITCH (BC + 4)
 #define TILE (BC * A_PITCH)
 #define COLUMNS(n) ((n) * WX * CV)
+// The length of a row of v (or k, q, g) in local memory, and the place of column c of row r, which is the i-th vector.
+#if MATRIX
+#define M_PITCH(n) (COLUMNS(n) + 4)
+#define M_PLACE(n, i, r, c) ((r) * M_PITCH(n) + (c))
+#else
+#define M_PLACE(n, i, r, c) (VEC * (i))
+#endif
 
 #if CV == 4
 typedef float4 vec;
@@ -67,8 +77,9 @@ typedef float vec;
 #define SPREAD(v, x) x[0] = v;
 #endif
 
-// 32 neighbouring items form a block of 8 x 4 items instead of a row. So they read fewer different float4s.
-#define LX (WX < 8 ? WX : 8)
+// 32 neighbouring items form a block of 8 x 4 items instead of a row. So they read fewer different float4s. With matrix
+// units they are a warp, and form the block of 4 x 8 items whose results the units give them (matrix.cl).
+#define LX (MATRIX ? 4 : WX < 8 ? WX : 8)
 #define LY (WY < 32 / LX ? WY : 32 / LX)
 #define TX (item / (LX * LY) % (WX / LX) * LX + item % LX)
 #define TY (item / (LX * LY) / (WX / LX) * LY + item / LX % LY)
@@ -96,6 +107,38 @@ inline void chunk(const __global ELEMENT *from, int row_step, int step, int coun
   }
 }
 
+#if MATRIX
+// sum[i][j] += the products of 8 terms. `a` has 4 rows of the item and `b` 2 columns, from its first term on; the items
+// of a warp have 32 x 16 results.
+inline __attribute__((always_inline))
+void multiply(__local const float *a, const int a_pitch, __local const float *b, const int b_pitch, float sum[4][4]) {
+  const float4 x = *(__local const float4 *)a, y = *(__local const float4 *)(a + a_pitch);
+  const float2 v = *(__local const float2 *)b, w = *(__local const float2 *)(b + b_pitch);
+  const float left[2][4] = {{x.x, x.y, y.x, y.y}, {x.z, x.w, y.z, y.w}}, right[2][2] = {{v.x, w.x}, {v.y, w.y}};
+  uint a_high[2][4], a_low[2][4], b_high[2][2], b_low[2][2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) a_high[i][c] = HIGH(left[i][c]), a_low[i][c] = LOW(left[i][c], a_high[i][c]);
+#pragma unroll
+    for (int c = 0; c < 2; ++c) b_high[i][c] = HIGH(right[i][c]), b_low[i][c] = LOW(right[i][c], b_high[i][c]);
+  }
+  float few[4][4] = {{0.0f}};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) unit(few[i], a_low[i / 2], b_high[i % 2]);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) unit(few[i], a_high[i / 2], b_low[i % 2]);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    unit(few[i], a_high[i / 2], b_high[i % 2]);
+#pragma unroll
+    for (int d = 0; d < 4; ++d) sum[i / 2 * 2 + d / 2][i % 2 + d % 2 * 2] += few[i][d];
+  }
+}
+#define TERM (2 * (item % 4))            // the first term of an item
+#define PAIR (tx / 4 * 16 + item % 32 / 4 * 2)  // its first column of b
+#endif
+
 // sum[i][j] = dot product of row 4*ty + i of a and row 4*tx + j of b.
 inline void scores(const __global ELEMENT *a, int a_r, int a_c, int a_count,
                    const __global ELEMENT *b, int b_r, int b_c, int b_count, int columns,
@@ -111,6 +154,11 @@ inline void scores(const __global ELEMENT *a, int a_r, int a_c, int a_count,
     chunk(a, a_r, a_c, a_count, k, columns, as, BR, A_PITCH, item);
     chunk(b, b_r, b_c, b_count, k, columns, bs, BC, B_PITCH, item);
     barrier(CLK_LOCAL_MEM_FENCE);
+#if MATRIX
+#pragma unroll
+    for (int c = 0; c < KT; c += 8)
+      multiply(as + (c + TERM) * A_PITCH + 4 * ty, A_PITCH, bs + (c + TERM) * B_PITCH + PAIR, B_PITCH, sum);
+#else
 #pragma unroll UNROLL
     for (int c = 0; c < KT; ++c) {
       float x[4], y[4];
@@ -121,6 +169,7 @@ inline void scores(const __global ELEMENT *a, int a_r, int a_c, int a_count,
 #pragma unroll
         for (int j = 0; j < 4; ++j) sum[i][j] += x[i] * y[j];
     }
+#endif
     k += KT;
   } while (k < columns);
 }
@@ -136,13 +185,27 @@ inline void apply(const __local float *tile, const __global ELEMENT *m, int m_r,
       const int row = k + i / (COLUMNS(n_count) / VEC), c = i % (COLUMNS(n_count) / VEC) * VEC;
       const int inside = row < count && c < columns;
 #if VEC == 4
-      *(__local float4 *)(room + 4 * i) =
+      *(__local float4 *)(room + M_PLACE(n_count, i, row - k, c)) =
           inside ? GET4(m + row * m_r + c) : (float4)(0.0f);
 #else
-      room[i] = inside ? GET(m, row * m_r + c * m_c) : 0.0f;
+      room[M_PLACE(n_count, i, row - k, c)] = inside ? GET(m, row * m_r + c * m_c) : 0.0f;
 #endif
     }
     barrier(CLK_LOCAL_MEM_FENCE);
+#if MATRIX
+#pragma unroll
+    for (int r = 0; r < DEEP; r += 8)
+#pragma unroll
+      for (int n = 0; n < n_count; ++n) {
+        float sum[4][4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) taken_apart(out[i * n_count + n], sum[i]);
+        multiply(tile + (k + r + TERM) * A_PITCH + 4 * ty, A_PITCH,
+                 room + (r + TERM) * M_PITCH(n_count) + n * WX * 4 + PAIR, M_PITCH(n_count), sum);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out[i * n_count + n] = (float4)(sum[i][0], sum[i][1], sum[i][2], sum[i][3]);
+      }
+#else
 #pragma unroll UNROLL
     for (int r = 0; r < DEEP; ++r) {
       float x[4];
@@ -154,6 +217,7 @@ inline void apply(const __local float *tile, const __global ELEMENT *m, int m_r,
         for (int i = 0; i < 4; ++i) out[i * n_count + n] += x[i] * y;
       }
     }
+#endif
     k += DEEP;
   } while (k < count);
 }

@@ -363,6 +363,8 @@ def _text(problem: Problem, end: Epilogue | None, tile: Mapping[str, int]) -> st
     text = read_cl("contract_maps.cl") + read_cl(kernel)
     if kernel in ("contract_register.cl", "direct.cl"):
         text = read_cl("wide.cl") + text
+    if "MATRIX" in tile:
+        text = read_cl("contract_maps.cl") + read_cl("matrix.cl") + read_cl("contract_matrix.cl") + read_cl(kernel)
     if "COMBINE" not in tile:
         defines |= {f"{name}_HALF": 1 for name, half in zip("AB", problem.halves, strict=True) if half}
         defines |= {"ARITH_HALF": 1} if problem.half_products else {}

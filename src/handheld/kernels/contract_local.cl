@@ -25,6 +25,8 @@
 //
 // At the end the sums pass through local memory. There the slices are added up, neighbouring items get
 // neighbouring results to store, and the epilogue appears in the program only once.
+//
+// MATRIX: matrix units multiply (contract_matrix.cl).
 
 #ifndef WX        // work-items across
 #define WX 16
@@ -48,6 +50,9 @@
 // a small one leaves registers for a second work-group on the compute unit.
 #ifndef UNROLL
 #define UNROLL 4
+#endif
+#ifndef MATRIX    // 1: multiply on matrix units; WX is a multiple of 4, WY and PN of 8, SLICES is 1
+#define MATRIX 0
 #endif
 #ifndef BUFFERS   // copies of As and Bs: 2, or 1 for devices with little local memory
 #define BUFFERS 2
@@ -75,6 +80,9 @@
 #endif
 #ifndef B_CHECK   // 1: pixels may lie outside the image
 #define B_CHECK (MODE != MATMUL)
+#endif
+#ifndef B_TAPS    // 1: a term has at most 32 taps, so that one number says of a line which taps lie inside the image
+#define B_TAPS 0
 #endif
 
 #ifndef TEXTURE   // 1: A and B are read through textures, which some GPUs cache better
@@ -191,6 +199,21 @@
 #define LX (WX < 8 ? WX : 8)
 #define LY (WY < 32 / LX ? WY : 32 / LX)
 
+#if MATRIX
+// The sums of an item. Its float4 j of a row is column AT(j) of the tile, in float4s.
+#define SUM_TYPE float
+#define SUM_COUNT PN
+#define NONE 0.0f
+#define SUM4(sums, i, j) (float4)(sums[i][4 * (j)], sums[i][4 * (j) + 1], sums[i][4 * (j) + 2], sums[i][4 * (j) + 3])
+#define AT(j) ((j) / 2 * 2 * WX + (j) % 2 + x0)
+#else
+#define SUM_TYPE float4
+#define SUM_COUNT (PN / 4)
+#define NONE (float4)(0.0f)
+#define SUM4(sums, i, j) sums[i][j]
+#define AT(j) ((j) * WX + x0)
+#endif
+
 inline void put_down(__local TERM *to, int pitch, TERM4 value) {
   to[0] = value.x, to[pitch] = value.y, to[2 * pitch] = value.z, to[3 * pitch] = value.w;
 }
@@ -226,11 +249,12 @@ inline Digits plus(const Map *p, Digits d, Digits more) {
   return d;
 }
 
-// An entry of the table: offset in A, offset in B, and the distance h, w that is added to the pixel.
+// An entry of the table: offset in A, offset in B, and the distance h, w that is added to the pixel. B_TAPS: the bit of
+// the tap instead of h.
 inline int4 term(const Map *p, Digits d) {
   const int h = d.r * p->e_h, w = d.s * p->e_w;
   return (int4)(d.c * p->a_c + d.r * p->a_r + d.s * p->a_s,
-                d.c * p->b_c + h * p->b_h + w * p->b_w, h, w);
+                d.c * p->b_c + h * p->b_h + w * p->b_w, B_TAPS ? 1 << (d.r * p->k_s + d.s) : h, w);
 }
 #endif
 
@@ -248,8 +272,13 @@ void contract(INPUTS, MAP_PARAMS,
   const int n_first = get_group_id(0) * TN, m_first = get_group_id(1) * TM;
   const int k_first = split * k_part, k_stop = min(map.K, (split + 1) * k_part);
   const int slice = item / (WX * WY), inner = item % (WX * WY);
+#if MATRIX
+  const int warp_x = inner / 32 % (WX / 4) * 8, warp_y = inner / 32 / (WX / 4) * 8;
+  const int x0 = warp_x + inner % 4 * 2, y0 = warp_y + inner % 32 / 4;
+#else
   const int lane = inner % (LX * LY), patch = inner / (LX * LY);
   const int x0 = patch % (WX / LX) * LX + lane % LX, y0 = patch / (WX / LX) * LY + lane / LX;
+#endif
 
   // Lines past the last one load the last line again. Their results are not stored.
   const int a_line = FIRST_LINE(A_ACROSS, A_ALONG_K, A_DEEP, A_VEC);
@@ -267,21 +296,28 @@ void contract(INPUTS, MAP_PARAMS,
   for (int i = 0; i < B_LINES; ++i) {
     const int n = n_first + b_line + i * B_APART;
     b_at[i] = column(&map, min(n, N - (B_ALONG_K ? 1 : B_VEC)));
+#if B_CHECK && B_TAPS
+    int inside = 0;  // the taps that lie inside the image
+    for (int r = 0, bit = 1; r < map.k_r; ++r)
+      for (int s = 0; s < map.k_s; ++s, bit <<= 1)
+        if ((uint)(b_at[i].h + r * map.e_h) < (uint)H && (uint)(b_at[i].w + s * map.e_w) < (uint)W) inside |= bit;
+    b_at[i].h = inside;
+#endif
   }
 
   A_VALUE a_next[A_TURNS * A_LINES];
   B_VALUE b_next[B_TURNS * B_LINES];
-  float4 sum[PM][PN / 4];
+  SUM_TYPE sum[PM][SUM_COUNT];
 #if RUN
-  float4 total[PM][PN / 4];
+  SUM_TYPE total[PM][SUM_COUNT];
 #endif
 #pragma unroll
   for (int i = 0; i < PM; ++i)
 #pragma unroll
-    for (int j = 0; j < PN / 4; ++j) {
-      sum[i][j] = (float4)(0.0f);
+    for (int j = 0; j < SUM_COUNT; ++j) {
+      sum[i][j] = NONE;
 #if RUN
-      total[i][j] = (float4)(0.0f);
+      total[i][j] = NONE;
 #endif
     }
 #if TABLE
@@ -329,7 +365,9 @@ void contract(INPUTS, MAP_PARAMS,
         for (int i = 0; i < B_LINES; ++i) {
           B_VALUE value = (B_VALUE)(0);
           int inside = next + kk < k_stop && (B_TERMS <= KT || kk < KT);
-#if B_CHECK
+#if B_CHECK && B_TAPS
+          inside = inside && b_at[i].h & there.z;
+#elif B_CHECK
           inside = inside && (uint)(b_at[i].h + there.z) < (uint)H &&
                    (uint)(b_at[i].w + there.w) < (uint)W;
 #endif
@@ -350,6 +388,14 @@ void contract(INPUTS, MAP_PARAMS,
     if (next > k_first) {
       __local const TERM4 *from = (__local const TERM4 *)pool4 +
                                   (BUFFERS == 2 && !turn ? KT * (A_PITCH + B_PITCH) / 4 : 0);
+#if MATRIX
+      const int own = inner % 4 * 2;  // the first of the two terms of this item
+      __local const float4 *as = from + own * (A_PITCH / 4) + y0;
+      __local const float4 *bs = from + KT * A_PITCH / 4 + own * (B_PITCH / 4) + warp_x + inner % 32 / 4;
+#pragma unroll 1
+      for (int kk = 0; kk < KT; kk += UNROLL)
+        multiply(as + kk * (A_PITCH / 4), A_PITCH / 4, bs + kk * (B_PITCH / 4), B_PITCH / 4, sum);
+#else
       __local const TERM4 *as = from + slice * (KT / SLICES) * (A_PITCH / 4) + y0;
       __local const TERM4 *bs =
           from + KT * A_PITCH / 4 + slice * (KT / SLICES) * (B_PITCH / 4) + x0;
@@ -389,13 +435,13 @@ void contract(INPUTS, MAP_PARAMS,
           for (int j = 0; j < PN / 4; ++j) sum[i][j] += convert_float4(few[i][j]);
 #endif
       }
+#endif
 #if RUN
       if ((next - k_first) % RUN == 0 || next >= k_stop) {
 #pragma unroll
         for (int i = 0; i < PM; ++i)
 #pragma unroll
-          for (int j = 0; j < PN / 4; ++j)
-            total[i][j] += sum[i][j], sum[i][j] = (float4)(0.0f);
+          for (int j = 0; j < SUM_COUNT; ++j) total[i][j] += sum[i][j], sum[i][j] = NONE;
       }
 #endif
     }
@@ -434,9 +480,9 @@ void contract(INPUTS, MAP_PARAMS,
 #pragma unroll
         for (int j = 0; j < PN / 4; ++j)
 #if RUN
-          pool4[row * (TN / 4) + j * WX + x0] = total[i][j];
+          pool4[row * (TN / 4) + AT(j)] = SUM4(total, i, j);
 #else
-          pool4[row * (TN / 4) + j * WX + x0] = sum[i][j];
+          pool4[row * (TN / 4) + AT(j)] = SUM4(sum, i, j);
 #endif
       }
     barrier(CLK_LOCAL_MEM_FENCE);

@@ -27,8 +27,8 @@ from handheld.kernels.contract_problem import MatmulMaps, Problem, Shape
 
 NAMES = ("WX", "WY", "PM", "PN", "KT", "SLICES", "UNROLL")
 
-#: All tiles, in the order of NAMES: work-items across and down, rows and columns per work-item, terms, slices,
-#: unrolled terms. The comments give the rows and columns of a tile. Large tiles load less data; small tiles and
+#: The tiles of every GPU, in the order of NAMES: work-items across and down, rows and columns per work-item, terms,
+#: slices, unrolled terms. The comments give the rows and columns of a tile. Large tiles load less data; small tiles and
 #: more slices keep more of the device busy.
 TILES = (
     (16, 16, 8, 8, 16, 1, 8),
@@ -63,6 +63,28 @@ TILES = (
     (32, 1, 4, 4, 32, 4, 8),  # 4 x 128
     (1, 1, 4, 4, 8, 1, 8),  # 4 x 4
 )
+#: Tiles whose products run on matrix units (MATRIX in contract_local.cl), with a 1 at the end. Their work-items form
+#: warps of 8 x 4, and read all KT terms in one go.
+MATRIX_TILES = (
+    (16, 16, 8, 8, 16, 1, 8, 1),
+    (8, 16, 8, 16, 16, 1, 8, 1),
+    (8, 16, 8, 16, 8, 1, 8, 1),  # 128 x 128
+    (8, 16, 8, 8, 8, 1, 8, 1),
+    (8, 16, 8, 8, 16, 1, 8, 1),
+    (8, 16, 8, 8, 16, 1, 16, 1),  # 128 x 64
+    (16, 8, 8, 8, 16, 1, 8, 1),
+    (8, 8, 8, 16, 16, 1, 8, 1),  # 64 x 128
+    (8, 16, 4, 8, 16, 1, 8, 1),
+    (8, 16, 4, 8, 32, 1, 16, 1),
+    (8, 16, 4, 8, 32, 1, 8, 1),
+    (8, 8, 8, 8, 16, 1, 8, 1),
+    (8, 8, 8, 8, 16, 1, 16, 1),  # 64 x 64
+    (16, 8, 4, 8, 16, 1, 8, 1),  # 32 x 128
+    (8, 8, 4, 8, 32, 1, 8, 1),  # 32 x 64
+    (4, 16, 4, 8, 32, 1, 8, 1),  # 64 x 32
+)
+#: In `features` of a device: products of floats on matrix units.
+MATRIX = "tf32"
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 LONG = 4096  # The most terms in one sum of a work-item. PyTorch does the same; the error is near 1e-6 of float64.
 RUN = 256  # Longer sums have two levels; this is the number of terms of the first level.
@@ -75,6 +97,8 @@ LANES = 128
 #: RATE: the share of the peak that a register tile of PM*PN results can reach. HALF: the number of warps that reach
 #: half of that. REGISTERS: registers of a work-item in addition to its sums, by UNROLL.
 RATE, HALF, REGISTERS = {64: 0.85, 32: 0.7, 16: 0.5}, {64: 2, 32: 4, 16: 6}, {2: 64, 4: 80, 8: 96}
+#: The same for tiles on matrix units, measured on an H200.
+MATRIX_RATE, MATRIX_HALF, MATRIX_REGISTERS = {128: 1.2, 64: 1.1, 32: 1.0}, 3, {8: 100, 16: 160}
 FILE = 65536  # Registers of a compute unit.
 LATENCY = 700  # Cycles to fetch a tile of terms, store it and wait for it.
 START = 2000  # Cycles per work-group for its first fetch and its last stores.
@@ -134,19 +158,20 @@ def choices(problem: Problem, caps: DeviceCaps, most: int) -> list[Choice]:
 
 def cut(problem: Problem, caps: DeviceCaps, choice: Choice) -> Shape:
     """The work-groups of a choice. Raises PlanError if the choice is not legal on the device."""
-    if {*choice} - {"TEXTURE"} != {*NAMES, "splits"}:
+    if {*choice} - {"TEXTURE", "MATRIX"} != {*NAMES, "splits"}:
         raise PlanError(f"a choice of a local tile has the keys {', '.join(NAMES)} and splits, not {sorted(choice)}")
-    tile, splits = tuple(choice[name] for name in NAMES), choice["splits"]
+    matrix = choice.get("MATRIX", 0)
+    tile, splits = (*(choice[name] for name in NAMES), *([matrix] if matrix else [])), choice["splits"]
     texture = choice.get("TEXTURE", 0)
     if texture not in (0, 1) or (texture and not caps.images):
         raise PlanError(f"TEXTURE={texture} is not possible on {caps.name}. Try: one of contract.candidates()")
     texture = texture and problem.k  # Without terms there is nothing to read.
-    buffers = _buffers(tile, caps) if tile in TILES else 0
+    buffers = _buffers(tile, caps) if tile in _tiles(problem, caps) else 0
     if not buffers or splits < 1:
         raise PlanError(f"{dict(choice)} is not a legal tile on {caps.name}. Try: one of contract.candidates()")
-    wx, wy, pm, pn, kt, slices, _ = tile
+    wx, wy, pm, pn, kt, slices, *_ = tile
     a, b = reads(problem, caps)
-    long = -(-problem.depth // splits) > LONG * slices
+    long = _long(problem, tile, splits)
     defines = {
         "LOCAL": 1,
         **{name: choice[name] for name in NAMES},
@@ -160,10 +185,15 @@ def cut(problem: Problem, caps: DeviceCaps, choice: Choice) -> Shape:
         "B_STEPS": int(b.step is not None),
         "B_CHECK": int(b.check),
     }
+    if b.check and problem.mode == "CONV" and problem.conv.k_r * problem.conv.k_s <= 32:
+        defines["B_TAPS"] = 1
     if texture:
         defines["TEXTURE"] = 1
+    if matrix:
+        defines["MATRIX"] = 1
     grid = -(-problem.n // (wx * pn)), -(-problem.m // (wy * pm))
     sliced = f" in {slices} slices" if slices > 1 else ""
+    units = f" on matrix units, {_products(problem)} TF32 products each" if matrix else ""
     return Shape(
         grid,
         (wx * wy * slices, 1, 1),
@@ -171,7 +201,7 @@ def cut(problem: Problem, caps: DeviceCaps, choice: Choice) -> Shape:
         kt,
         (a.step or 0, b.step or 0),
         defines,
-        f"local tiles of {wy * pm}x{wx * pn}{sliced}{', textures' if texture else ''}",
+        f"local tiles of {wy * pm}x{wx * pn}{sliced}{units}{', textures' if texture else ''}",
         textures=(a.vec, b.vec) if texture else None,
     )
 
@@ -262,7 +292,29 @@ def _neighbours(digits: Digits) -> int:
 
 
 def _named(chosen: Tile, texture: bool) -> Choice:
-    return dict(zip((*NAMES, "splits"), chosen, strict=True)) | ({"TEXTURE": 1} if texture else {})
+    *tile, splits = chosen
+    names = (*NAMES, "MATRIX")[: len(tile)]
+    return dict(zip(names, tile, strict=True)) | {"splits": splits} | ({"TEXTURE": 1} if texture else {})
+
+
+def _tiles(problem: Problem, caps: DeviceCaps) -> tuple[Tile, ...]:
+    """The tiles that a device has kernels for. Matrix units compute with floats and with halves in memory."""
+    matrix = caps.features == MATRIX and not problem.half_products
+    return (*MATRIX_TILES, *TILES) if matrix else TILES
+
+
+def _matrix(tile: Tile) -> bool:
+    return len(tile) > len(NAMES)
+
+
+def _products(problem: Problem) -> int:
+    """The products of matrix units that make one product of floats. Halves have no low part."""
+    return 3 - sum(problem.halves)
+
+
+def _long(problem: Problem, tile: Tile, splits: int) -> bool:
+    """Whether a sum has so many terms that it needs two levels. A matrix unit adds 8 terms at a time."""
+    return -(-problem.depth // splits) > LONG * tile[5] * (8 if _matrix(tile) else 1)
 
 
 def _likes_textures(caps: DeviceCaps) -> bool:
@@ -289,7 +341,8 @@ def _costs(problem: Problem, caps: DeviceCaps) -> Iterator[tuple[float, Tile]]:
     # Desktop GPUs have more local memory than one work-group may use. On other GPUs two work-groups share it.
     room = caps.local_mem_bytes // (1 if caps.local_mem_bytes > 32 << 10 else 2)
     # Half arithmetic adds UNROLL products in halves; with few of them, most of the work would be conversions.
-    legal = [tile for tile in TILES if _buffers(tile, caps) and (tile[6] >= 4 or not problem.half_products)]
+    legal = [tile for tile in _tiles(problem, caps) if _buffers(tile, caps)]
+    legal = [tile for tile in legal if tile[6] >= 4 or not problem.half_products]
     for tile in [tile for tile in legal if _local_bytes(tile, 2) <= room] or legal[-1:]:
         for splits in SPLITS:
             if splits > 1 and problem.depth < splits * 4 * tile[4]:
@@ -303,20 +356,24 @@ def _cost(problem: Problem, caps: DeviceCaps, tile: Tile, splits: int, load_a: f
     A compute unit runs `at_once` work-groups at a time. Each step of KT terms takes as long as its arithmetic and
     its loads, or as long as the latency if that is longer.
     """
-    wx, wy, pm, pn, kt, slices, unroll = tile
+    wx, wy, pm, pn, kt, slices, unroll, *_ = tile
     rows, cols, items = wy * pm, wx * pn, wx * wy * slices
     units, points = caps.compute_units, problem.sets * problem.m * problem.n
     groups = -(-problem.n // cols) * -(-problem.m // rows) * problem.sets * splits
-    long = problem.depth > splits * LONG * slices
-    most = max(FILE // (items * (pm * pn * (2 if long else 1) + REGISTERS[unroll])), 1)
+    if _matrix(tile):
+        rate, half, registers = MATRIX_RATE[pm * pn] * 3 / _products(problem), MATRIX_HALF, MATRIX_REGISTERS[unroll]
+        alone = pm * pn / 8  # Instructions of a work-item per term.
+    else:
+        rate, half, registers = RATE[pm * pn], HALF[pm * pn], REGISTERS[unroll]
+        alone = pm * pn / slices
+    most = max(FILE // (items * (pm * pn * (2 if _long(problem, tile, splits) else 1) + registers)), 1)
     at_once = min(-(-groups // units), most)
     warps = -(-items // 32)
-    busy = warps * at_once / (warps * at_once + HALF[pm * pn])
+    busy = warps * at_once / (warps * at_once + half)
     loads = rows * load_a + cols * load_b
-    term = (rows * cols / RATE[pm * pn] + loads) * warps * 32 / items / LANES
-    alone = pm * pn / slices + loads / items  # Instructions of a work-item per term.
+    term = (rows * cols / rate + loads) * warps * 32 / items / LANES
     moved = (rows + cols) * 4 / BYTES
-    step = max(at_once * kt * max(term / busy, moved), 1.5 * kt * alone, LATENCY)
+    step = max(at_once * kt * max(term / busy, moved), 1.5 * kt * (alone + loads / items), LATENCY)
     each = START + math.ceil(problem.depth / splits / kt) * step + at_once * rows * cols * 4 / LANES
     cost = math.ceil(groups / (units * at_once)) * each
     if splits > 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-VERSIONS: Mapping[str, Mapping[str, int]] = {"contract": {"cpu": 2, "gpu": 1}, "attention": {"cpu": 1, "gpu": 1}}
+VERSIONS: Mapping[str, Mapping[str, int]] = {"contract": {"cpu": 2, "gpu": 2}, "attention": {"cpu": 1, "gpu": 2}}
 
 
 def current(kind: str) -> dict[str, int]:

@@ -35,7 +35,8 @@ WAYS: Mapping[str, Way] = MappingProxyType(
         "wide": Way("with vectors of 16 floats", lambda c: replace(c, vector_width=16, features="")),
         "plain": Way("without textures", lambda c: replace(c, images=False)),
         "gpu": Way("with the kernels for GPUs", lambda c: replace(c, kind="gpu", features="")),
-        "cpu": Way("with the kernels for CPUs", lambda c: replace(c, kind="cpu")),
+        "units": Way("without matrix units", lambda c: replace(c, features="")),
+        "cpu": Way("with the kernels for CPUs", lambda c: replace(c, kind="cpu", features="")),
         "small": Way(
             "with small work-groups and little local memory",
             lambda c: replace(
@@ -58,6 +59,7 @@ def others(caps: DeviceCaps) -> list[str]:
         "wide": caps.kind != "cpu" or caps.vector_width >= 16,
         "plain": caps.kind != "gpu" or not caps.images,
         "gpu": caps.kind != "cpu",
+        "units": caps.kind != "gpu" or not caps.features,
         "cpu": caps.kind != "gpu",
     }
     return [name for name in WAYS if not useless.get(name, False)]

@@ -11,6 +11,7 @@ import numpy as np
 
 from handheld.backends.base import available_memory
 from handheld.backends.hints import driver_hint
+from handheld.backends.matrix_units import matrix_units
 from handheld.backends.names import chosen, device_name
 from handheld.backends.opencl.unknown_cpu import name_processor
 from handheld.backends.vectors import cpuinfo, vectors_of
@@ -95,7 +96,8 @@ def caps_of(device: cl.Device) -> DeviceCaps:
     )
     identity = device.name, device.platform.version, device.driver_version
     width, features = vectors_of(plain, identity, _Probe(device))
-    return replace(plain, vector_width=width, features=features)
+    units = matrix_units(plain, identity, _Probe(device))
+    return replace(plain, vector_width=width, features=features or units)
 
 
 class _Probe:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from handheld.backends.opencl.devices import opencl
 from handheld.errors import BuildError, OutOfMemory
 from handheld.graph.dtypes import DTYPES
 from handheld.plan.memory import WorkspaceKey
+from handheld.plan.quirks import tracks_overlaps
 from handheld.units import count as plural
 from handheld.units import size as size_text
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 #: Bytes that one command sets to zero. NVIDIA's driver counts them in 32 bits.
 FILL = 1 << 30
+
+#: A plan that needs less than this part of the device's memory may lie in shared virtual memory (`_shared`).
+SHARED = 1 / 16
 
 
 class User(Protocol):
@@ -43,9 +48,12 @@ class Memory:
         self._regions: dict[tuple[int, int, int], cl.Buffer] = {}
         self._textures: dict[tuple[int, int, str], cl.Image] = {}
         self._users: list[User] = []
+        self._shared: list[Any] = []
         self._allocate(queue)
         self.nbytes = sum(int(buffer.size) for buffer in self._segments)
-        self.release = weakref.finalize(self, _free, self._users, self._textures, self._regions, self._segments)
+        self.release = weakref.finalize(
+            self, _free, self._users, self._textures, self._regions, self._segments, self._shared
+        )
 
     def used_by(self, *users: User) -> None:
         """Registers objects that are cleared before the memory is freed."""
@@ -56,8 +64,11 @@ class Memory:
         flags = api.mem_flags.READ_WRITE
         if plan.caps.unified_memory:
             flags |= api.mem_flags.ALLOC_HOST_PTR
+        shared = tracks_overlaps(plan.caps) and sum(plan.segments) < SHARED * plan.caps.global_mem_bytes
         try:
-            self._segments += [api.Buffer(self._context, flags, max(n, 4)) for n in plan.segments]
+            for n in plan.segments:
+                over = self._in_shared_memory(max(n, 4)) if shared else None
+                self._segments.append(api.Buffer(self._context, flags, max(n, 4)) if over is None else over)
             for buffer, size in zip(self._segments, plan.segments, strict=True):
                 # Kernels also read the gaps in packs, so all memory starts as zeros.
                 whole = max(size, 4) // 4 * 4
@@ -71,6 +82,24 @@ class Memory:
                 f"{plural(len(plan.segments), 'piece')}: {error}. Try: a smaller batch"
             ) from None
 
+    def _in_shared_memory(self, size: int) -> cl.Buffer | None:
+        """Returns a buffer over shared virtual memory, or None if the device has none.
+
+        The driver does not compare the sub-buffers of such a buffer with each other at every launch.
+        """
+        api = opencl()
+        try:
+            if not self._context.devices[0].svm_capabilities & api.device_svm_capabilities.COARSE_GRAIN_BUFFER:
+                return None
+            memory = api.SVMAllocation(self._context, size, 0, api.svm_mem_flags.READ_WRITE)
+        except (AttributeError, api.Error):  # An older pyopencl or driver.
+            return None
+        self._shared.append(memory)
+        seen: np.ndarray = np.ctypeslib.as_array((ctypes.c_ubyte * size).from_address(memory.svm_ptr))
+        flags = api.mem_flags.READ_WRITE | api.mem_flags.USE_HOST_PTR
+        buffer: cl.Buffer = api.Buffer(self._context, flags, hostbuf=seen)
+        return buffer
+
     def __len__(self) -> int:
         """Returns the number of allocations."""
         return len(self._segments)
@@ -79,7 +108,8 @@ class Memory:
         key = (place.segment, place.offset, max(place.nbytes, 4))
         if key not in self._regions:
             size = min(key[2], max(self._plan.segments[place.segment], 4) - place.offset)
-            self._regions[key] = self._segments[place.segment].get_sub_region(place.offset, size)
+            flags = opencl().mem_flags.READ_WRITE
+            self._regions[key] = self._segments[place.segment].get_sub_region(place.offset, size, flags)
         return self._regions[key]
 
     def texture(self, segment: int, floats: int, kind: str) -> cl.Image:
@@ -120,6 +150,7 @@ def _free(
     textures: dict[tuple[int, int, str], cl.Image],
     regions: dict[tuple[int, int, int], cl.Buffer],
     segments: list[cl.Buffer],
+    shared: list[Any],
 ) -> None:
     """Frees everything, newest first: NVIDIA's driver crashes if sub-buffers are released in another order."""
     for user in users:
@@ -129,3 +160,5 @@ def _free(
         regions.popitem()
     while segments:
         segments.pop().release()
+    while shared:
+        shared.pop().release()

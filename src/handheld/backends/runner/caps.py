@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from handheld.backends.matrix_units import matrix_units
 from handheld.backends.names import device_name
 from handheld.backends.runner.link import Link
 from handheld.backends.runner.probe import RunnerProbe
@@ -63,5 +64,7 @@ def _caps(link: Link, entry: dict[str, Any], available: int) -> DeviceCaps:
         vector_width=max(int(entry["vector_width"]), 1),
     )
     identity = str(entry["name"]), str(entry["platform_version"]), str(entry["driver"])
-    width, features = vectors_of(plain, identity, RunnerProbe(link, int(entry["index"]), plain))
-    return DeviceCaps(**{**plain.to_json(), "vector_width": width, "features": features})
+    probe = RunnerProbe(link, int(entry["index"]), plain)
+    width, features = vectors_of(plain, identity, probe)
+    units = matrix_units(plain, identity, probe)
+    return DeviceCaps(**{**plain.to_json(), "vector_width": width, "features": features or units})
