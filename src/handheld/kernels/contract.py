@@ -19,13 +19,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from types import ModuleType
 
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.dtypes import F16
 from handheld.graph.graph import Graph, Node, View
-from handheld.kernels import contract_local, contract_register, depthwise, direct
+from handheld.kernels import contract_local, contract_register, depthwise, direct, winograd
 from handheld.kernels.args import ints, line
 from handheld.kernels.base import (
     Arg,
@@ -47,7 +48,12 @@ from handheld.kernels.reshape import OWN, few_batches, half_output, long_rows, u
 #: The same numbers as in contract_maps.cl.
 MODES = {"MATMUL": 0, "CONV": 1, "WEIGHT": 2}
 #: A define that selects a kernel, and the file of that kernel. Without any of them it is contract_register.cl.
-FILES = {"COMBINE": "contract_combine.cl", "LOCAL": "contract_local.cl", "DIRECT": "direct.cl"}
+FILES = {
+    "COMBINE": "contract_combine.cl",
+    "LOCAL": "contract_local.cl",
+    "DIRECT": "direct.cl",
+    "WINOGRAD": "winograd.cl",
+}
 MOST_CANDIDATES = 40
 MOST_COLUMNS = 512  # The most columns of a block or a tile.
 
@@ -299,6 +305,9 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice:
         return Lowered((), why="empty output")
     if problem.half_products and not caps.fp16:
         raise PlanError(f"{caps.name} has no arithmetic in halves (cl_khr_fp16). Try: precision='half'")
+    tiles = None if choice else winograd.cut(problem, caps)
+    if tiles is not None:
+        return winograd.lower(problem, tiles, node, graph, _text, partial(_product, caps))
     cut_direct = None if choice or problem.half_products else direct.blocks(problem, caps)
     if cut_direct is not None:
         return direct.lower(problem, cut_direct, node, graph, caps, _text)
@@ -347,6 +356,32 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice:
     return Lowered(tuple(launches), tuple(workspace), f"{why}, k in {splits} parts")
 
 
+def _product(
+    caps: DeviceCaps, a: Arg, b: Arg, out: Arg, more: bool, maps: MatmulMaps, workspace: list[int]
+) -> list[Launch]:
+    """The launches of matrix products outside a node: of scratch buffers, for winograd.py. With `more`, they are added
+    to the result. Bytes that they need themselves are added to `workspace`."""
+    problem = Problem("MATMUL", 0, 0, maps, (maps.a_m, maps.a_k), batch=1)
+    variant = _variant(caps)
+    cut = variant.cut(problem, caps, {**variant.choose(problem, caps), "splits": 1})
+    end = Epilogue(
+        ", __global float *out, int more",
+        (out, *ints(int(more))),
+        "",
+        "__global float *at_ = out + (d0 * M + d1) * N + d2; *at_ = more ? *at_ + acc : acc;",
+    )
+    text, launches, right = _text(problem, end, cut.defines), [], b
+    if cut.panel:
+        panels, chunks = -(-problem.n // cut.panel[0]), -(-problem.k // cut.panel[1])
+        right = Workspace(len(workspace))
+        workspace.append(4 * problem.sets * panels * cut.panel[0] * problem.k)
+        launches.append(Launch("pack", text, (b, *ints(*maps), right), (chunks, panels, problem.sets), (1, 1, 1)))
+    wide = (cut.grid[0] * cut.local[0], cut.grid[1] * cut.local[1], problem.sets)
+    k_part = round_up(problem.k, cut.part)
+    args = (a, right, *ints(*maps), *ints(*cut.extra, k_part), *end.args)
+    return [*launches, Launch("contract", text, args, wide, cut.local)]
+
+
 def _variant(caps: DeviceCaps) -> ModuleType:
     """The module that cuts problems into work-groups for a kind of device."""
     return contract_local if caps.kind == "gpu" else contract_register
@@ -361,7 +396,7 @@ def _text(problem: Problem, end: Epilogue | None, tile: Mapping[str, int]) -> st
         defines["PHASED"] = 1
     kernel = next((v for k, v in FILES.items() if k in tile), "contract_register.cl")
     text = read_cl("contract_maps.cl") + read_cl(kernel)
-    if kernel in ("contract_register.cl", "direct.cl"):
+    if kernel in ("contract_register.cl", "direct.cl", "winograd.cl"):
         text = read_cl("wide.cl") + text
     if "MATRIX" in tile:
         text = read_cl("contract_maps.cl") + read_cl("matrix.cl") + read_cl("contract_matrix.cl") + read_cl(kernel)
