@@ -111,6 +111,16 @@ def test_bad_input(run, files, words, message):
     assert failed.exit_code == 1 and message in failed.stderr.replace("\n", " ")
 
 
+def test_a_page_replaces_only_a_page(run, files):
+    before = (files / "a.run").read_bytes()
+    for name in ("a.run", "mine.py"):
+        failed = run("compare", "a.run", "b.run", "--out", name)
+        assert failed.exit_code == 1 and f"{name} exists and is no page of Handheld" in failed.stderr, failed.output
+    assert (files / "a.run").read_bytes() == before
+    for _ in range(2):
+        assert run("compare", "a.run", "b.run", "--out", "compared.html").exit_code == 0
+
+
 def test_runs_without_steps(run, files):
     MadeRun(files / "empty.run").open().close()
     shown = run("compare", "a.run", "empty.run")
