@@ -105,7 +105,7 @@ def _steady_s(run: Run, graph: str) -> np.ndarray:
 def next_steps(run: Run, cuts: tuple[float, ...] = CUTS) -> list[float]:
     """The errors of predicting the later steps of this run from its first part, for each cut."""
     errors = []
-    for graph in run.graphs:
+    for graph in run.training_graphs:
         values = _steady_s(run, graph)
         for cut in cuts:
             n = int(len(values) * cut)
@@ -117,7 +117,7 @@ def next_steps(run: Run, cuts: tuple[float, ...] = CUTS) -> list[float]:
 
 def timed(run: Run) -> Timed | None:
     """The time of a step as `handheld profile` reports it. None if the run has no step times."""
-    found = [run.step_ms(graph)[0] for graph in run.graphs]
+    found = [run.step_ms(graph)[0] for graph in run.training_graphs]
     each = [ms for ms in found if ms is not None]
     if not each or len(each) < len(found):
         return None

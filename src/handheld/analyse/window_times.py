@@ -57,8 +57,9 @@ def total(windows: Mapping[int, Mapping[int, float]], ops: Iterable[int]) -> np.
 
 def step_blocks(run: Run) -> np.ndarray:
     """The time of a step in ms, in blocks of steps that were not recorded. If there are too few of them, the recorded
-    steps. Several graphs that take turns are one step."""
-    blocks = [_blocks(run, graph) for graph in run.graphs]
+    steps. Several graphs that train in turns are one step. Evaluation is not
+    part of it."""
+    blocks = [_blocks(run, graph) for graph in run.training_graphs]
     if not blocks or not all(map(len, blocks)):
         return np.zeros(0)
     count = min(map(len, blocks))
@@ -66,8 +67,9 @@ def step_blocks(run: Run) -> np.ndarray:
 
 
 def step_ms(run: Run) -> float | None:
-    """The time of a step in ms as Run.step_ms reports it. Several graphs that take turns are one step."""
-    times = [run.step_ms(graph)[0] for graph in run.graphs]
+    """The time of a step in ms as Run.step_ms reports it. Several graphs that train in turns are one step. Evaluation
+    is not part of it."""
+    times = [run.step_ms(graph)[0] for graph in run.training_graphs]
     known = [time for time in times if time is not None]
     return sum(known) if known and len(known) == len(times) else None
 

@@ -52,7 +52,7 @@ class RestCost(Record):
 
 def rest_of_run(run: Run, steps: int, battery_wh: float | None = None, watts: float | None = None) -> RestCost:
     """What `steps` more steps of a run will cost. `watts` is used if the run has no power sensor."""
-    each = [run.step_ms(graph)[0] for graph in run.graphs]
+    each = [run.step_ms(graph)[0] for graph in run.training_graphs]
     if not each or None in each:
         raise RunFileError(f"{run.path} has no step times, so nothing can be predicted from it")
     seconds = sum(ms for ms in each if ms is not None) * 1e-3
