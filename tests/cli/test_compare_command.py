@@ -76,6 +76,15 @@ def test_ops_of_one_run_are_listed(run, files):
     assert "only in a" in shown and "only in b" in shown and "stem conv" in shown and "layers.0 conv" in shown
 
 
+def test_ops_without_times_have_no_sum_of_times(run, files):
+    made = MadeRun(files / "untimed.run", ops=[{"path": f"own{i}"} for i in range(9)])
+    made.steps(30, every=10**6, first=4)  # no step is recorded
+    made.open().close()
+    shown = run("compare", "untimed.run", "a.run").stdout
+    (line,) = [line for line in shown.partition("only in a")[2].splitlines() if "4 more ops" in line]
+    assert line.split() == ["4", "more", "ops"]
+
+
 def test_json(run, files):
     found = json.loads(run("compare", "a.run", "b.run", "c.run", "--json").stdout)
     assert found["runs"] == ["a.run", "b.run", "c.run"] and len(found["pairs"]) == 2

@@ -65,16 +65,20 @@ def test_a_signal_in_the_middle_of_training(work, packed, number, word):
     assert meta["history"]["steps"] == int(state["handheld.step"]) > 0
 
 
-def test_ctrl_c_while_python_still_imports(work):
-    code = (
-        "import sys, handheld\n"
-        "class Stop:\n"
-        "    def find_spec(self, name, *rest):\n"
-        "        if name == 'typer': raise KeyboardInterrupt\n"
-        "sys.meta_path.insert(0, Stop())\n"
-        "sys.modules.pop('handheld.cli.main', None)\n"
-        "import runpy; runpy.run_module('handheld', run_name='__main__')\n"
-    )
+IMPORTING = (
+    "import sys, handheld\n"
+    "class Stop:\n"
+    "    def find_spec(self, name, *rest):\n"
+    "        if name == 'typer': raise KeyboardInterrupt\n"
+    "sys.meta_path.insert(0, Stop())\n"
+    "sys.modules.pop('handheld.cli.main', None)\n"
+)
+PARSING = "import typer.main\ndef stop(*_): raise KeyboardInterrupt\ntyper.main.get_command = stop\n"
+
+
+@pytest.mark.parametrize("moment", [IMPORTING, PARSING], ids=["importing", "parsing"])
+def test_ctrl_c_before_a_command_begins(work, moment):
+    code = f"{moment}import runpy; runpy.run_module('handheld', run_name='__main__')\n"
     own = str(Path(handheld.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -88,7 +92,7 @@ def test_ctrl_c_while_python_still_imports(work):
 
 
 def test_ctrl_c_again_and_again(work, packed):
-    child = process(work, "train", packed, "--data", "data.npz", "--epochs", "100000")
+    child = process(work, "train", packed, "--data", "data.npz", "--epochs", "100000", "--out", "stopped.run")
     assert child.stdout is not None
     while not child.stdout.readline().lstrip().startswith("2 "):
         assert child.poll() is None
@@ -98,7 +102,8 @@ def test_ctrl_c_again_and_again(work, packed):
     _, err = child.communicate(timeout=60)
     assert child.returncode == 130 and "Traceback" not in err
     assert err.startswith("stopped: interrupted") and err.count("\n") == 1
-    assert "Nothing was saved. Try: --checkpoint FILE next time" in err
+    assert "The losses are in stopped.run, but the model was not saved. Try: --checkpoint FILE next time" in err
+    assert (work / "stopped.run").exists()
 
 
 def test_without_torch_a_step_file_trains(work, packed):
