@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from handheld.analyse.window_times import step_blocks, step_ms
+from handheld.analyse.window_times import batch_of, step_blocks, step_ms
 from handheld.forecast.rest import rest_of_run
 from handheld.store.commands import LAUNCH
 from helpers.run_files import MadeRun
@@ -40,3 +40,20 @@ def test_an_input_without_a_name_is_called_input(tmp_path):
     made.steps(5)
     with made.open() as run:
         assert [owner.name for owner in run.memory_summary().owners] == ["input 0", "0.weight", "tokens"]
+
+
+def test_a_step_in_micro_batches_is_all_its_parts(tmp_path):
+    """A batch of 8 in four parts of 2: three that add their gradients, and a last one that updates."""
+    parts = [{"graph": "train@2.part.accumulate"}, {"graph": "train@2.part", "phase": "update"}]
+    parts[0]["phase"] = "backward"
+    divided = MadeRun(tmp_path / "parts.run", ops=parts, plan_options={"parts": {"batch": 8, "size": 2}})
+    for _ in range(30):
+        divided.steps(3, graph="train@2.part.accumulate", batch=2, commands=((LAUNCH, 0, 2.0),), first=5, every=10**6)
+        divided.steps(1, graph="train@2.part", batch=2, commands=((LAUNCH, 1, 3.0),), first=5, every=10**6)
+    whole = MadeRun(tmp_path / "whole.run")
+    whole.steps(60, commands=((LAUNCH, 0, 9.0),), first=5, every=10**6)
+    with divided.open() as a, whole.open() as b:
+        assert step_ms(a) == pytest.approx(9.0, rel=0.02)
+        assert float(np.median(step_blocks(a))) == pytest.approx(9.0, rel=0.02)
+        assert batch_of(a) == batch_of(b) == 8
+        assert rest_of_run(a, 100).each_s == pytest.approx(9e-3, rel=0.02)
