@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import handheld
 from handheld.cli.main import app
 from handheld.package import load_state
+from helpers.run_files import PLAIN, MadeRun
 
 # ── real processes ────────────────────────────────────────────────────────────────────────────
 
@@ -89,6 +90,26 @@ def test_ctrl_c_before_a_command_begins(work, moment):
         check=False,
     )
     assert (done.returncode, done.stderr) == (130, "stopped: interrupted\n")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_output_in_another_encoding_than_utf_8(tmp_path, encoding):
+    made = MadeRun(tmp_path / "one.run")
+    made.steps(60, commands=[(kind, op, ms / 100) for kind, op, ms in PLAIN])
+    made.open().close()
+    environment = {**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": encoding}
+    environment["PYTHONPATH"] = str(Path(handheld.__file__).parents[1])
+
+    def told(*words: str) -> str:
+        command = [sys.executable, "-m", "handheld.cli.main", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, env=environment, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.decode(encoding, "replace")
+
+    shown = told("show", "one.run")
+    assert ("us per step" if encoding == "ascii" else "µs per step") in " ".join(shown.split())
+    assert "--image-size N" in told("train", "--help")
+    assert json.loads(told("show", "one.run", "--json"))["steps"] == 60
 
 
 def test_ctrl_c_again_and_again(work, packed):

@@ -237,6 +237,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if _DEBUG in given:
         given = [_DEBUG, *(word for word in given if word != _DEBUG)]
     warnings.showwarning = _show_warning
+    output.write_any_encoding()
     own = threading.current_thread() is threading.main_thread()
     if own and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _Interrupts())
