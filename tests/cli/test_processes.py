@@ -112,6 +112,20 @@ def test_output_in_another_encoding_than_utf_8(tmp_path, encoding):
     assert json.loads(told("show", "one.run", "--json"))["steps"] == 60
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+def test_files_that_the_system_refuses_are_one_line(work, tmp_path):
+    made = MadeRun(tmp_path / "one.run")
+    made.steps(30)
+    made.open().close()
+    environment = {**os.environ, "PYTHONPATH": str(Path(handheld.__file__).parents[1])}
+    command = [sys.executable, "-m", "handheld.cli.main", "show", "one.run"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, env=environment, check=False)
+    said = done.stderr.decode()
+    assert done.returncode != 0 and "Traceback" not in said
+    assert said.startswith("error: the output cannot be read or written: No space left on device")
+
+
 def test_ctrl_c_again_and_again(work, packed):
     child = process(work, "train", packed, "--data", "data.npz", "--epochs", "100000", "--out", "stopped.run")
     assert child.stdout is not None
