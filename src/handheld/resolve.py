@@ -95,10 +95,10 @@ def _open_model(what: str, size: str | None) -> ModelSpec:
         return Factory(Path(path), factory)
     if what.endswith(".py"):
         raise HandheldError(f"the function of {what} that makes the model is missing. Try: {what}:make")
+    if factory and (Path(path).suffix or Path(f"{path}.py").exists()) and not Path(what).exists():
+        raise HandheldError(_no_factory(Path(path), factory))
     if what in suite.WORKLOADS or not (Path(what).suffix or Path(what).exists()):
         return Suite(what, size)
-    if factory and Path(path).suffix and not Path(what).exists():
-        raise HandheldError(_no_factory(Path(path), factory))
     raise HandheldError(f"{_no_model(Path(what))}. A model is a workload (lenet5), file.py:factory or a step file")
 
 
@@ -137,7 +137,7 @@ def _no_model(path: Path) -> str:
         )
     if kind == "step":
         return f"{path} is a step file, but its name does not end in .step. Try: rename it to {path.name}.step"
-    return f"{path} is not a model that Handheld knows"
+    return f"{path} is {'a plan file for a runner' if path.suffix == '.plan' else 'not a model that Handheld knows'}"
 
 
 class Suite(ModelSpec):

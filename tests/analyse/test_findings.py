@@ -171,6 +171,14 @@ def test_a_sleeping_data_loader(made):
         assert found.ops == [0], "the op that waits for the batch"
 
 
+def test_without_recorded_steps_it_is_not_known_whether_the_device_waits(made):
+    made.steps(300, outside_ms=lambda i: 20.0, every=10**6, first=4)
+    with made.open() as run:
+        text = named(run, "caller").text
+        assert text.startswith("there are 20.00 ms between the end of a step and the beginning of the next in ")
+        assert text.endswith(". Whether the device waits is not known, because no step was recorded")
+
+
 def test_long_waits_are_meant_and_not_the_short_ones_beside_them(made):
     made.steps(300, outside_ms=lambda i: 400.0 if i % 10 == 7 else 1.0)
     with made.open() as run:

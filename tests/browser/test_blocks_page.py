@@ -125,3 +125,19 @@ def test_a_figure_is_saved_as_svg_and_png(browser, every):
             content = saved.value.path().read_bytes()
             assert content.lstrip()[:5].startswith(begin) and len(content) > 3000
         assert seen.problems == []
+
+
+def test_numbers_beside_an_axis_differ_from_each_other(browser, tmp_path):
+    """Losses that hardly change need more digits than others: 1.1001, not 1.1 at each tick."""
+    losses = Series("loss", [1.1001, 1.1009, 1.1013], [1.0, 2.0, 3.0])
+    figure = lines("Loss", [losses], Axis("epoch"), Axis("loss", zero=False))
+    write_document(page("A page", [section("One", figure)], device="", date="", about=""), tmp_path / "a.html")
+    with chromium.watched(browser) as seen:
+        seen.page.add_init_script(
+            "window.drawn = []; const fill = CanvasRenderingContext2D.prototype.fillText;"
+            "CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {"
+            " window.drawn.push(String(text)); return fill.call(this, text, ...at); };"
+        )
+        drawn = seen.open(tmp_path / "a.html").evaluate("window.drawn")
+    beside = {text for text in drawn if text.startswith("1.1")}
+    assert len(beside) >= 3, drawn

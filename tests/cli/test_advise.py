@@ -56,6 +56,15 @@ def test_the_list(run, tiny):
     assert given["trial"] is None and given["advice"][0]["gain"]["before"] > given["advice"][0]["gain"]["after"]
 
 
+def test_without_op_times_there_is_no_word_of_nothing_to_gain(run, work):
+    made = MadeRun(work / "untimed.run")
+    made.steps(5, every=10**6, first=4)
+    made.open().close()
+    said = " ".join(run("advise", "untimed.run").stdout.split())
+    assert "No rule applies. The run does not hold op times" in said and "nothing clear to gain" not in said
+    assert "Try: handheld profile MODEL --steps 50" in said
+
+
 def test_a_larger_batch_is_tried(run, tiny):
     rule = next(
         item["rule"]
@@ -115,7 +124,7 @@ def test_without_any_rule_the_missing_facts_are_said(run, tmp_path):
     made_run.steps(60)
     made_run.open().close()
     result = run("advise", str(tmp_path / "bare.run"), "--try")
-    fails(result, "no rule applies to this run", "does not hold the ceilings of its device, what it measured. Try: ")
+    fails(result, "no rule applies to this run", "does not hold the ceilings of its device or how to repeat it. Try: ")
     assert "handheld advise" not in result.output, "it would lead back here"
 
 

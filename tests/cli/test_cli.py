@@ -69,6 +69,10 @@ def test_what_is_no_model_says_what_it_is(run, work):
     (work / "weights.pt").write_bytes(b"PK not ours")
     fails(run("train", "weights.pt", *words), "weights.pt is not a model that Handheld knows")
     fails(run("train", "gone.ck", *words), "there is no file gone.ck")
+    fails(run("train", "mine:make", *words), "there is no file mine. Try: mine.py:make")
+    (work / "small.plan").write_bytes(b"")
+    fails(run("train", "small.plan", *words), "small.plan is a plan file for a runner. A model is")
+    fails(run("advise", "mine.py:make"), "there is no run file mine.py:make", "handheld profile MODEL --out FILE.run")
 
 
 def test_only_near_names_are_suggested(run):

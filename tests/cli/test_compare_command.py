@@ -76,6 +76,15 @@ def test_ops_of_one_run_are_listed(run, files):
     assert "only in a" in shown and "only in b" in shown and "stem conv" in shown and "layers.0 conv" in shown
 
 
+def test_ops_without_times_have_no_sum_of_times(run, files):
+    made = MadeRun(files / "untimed.run", ops=[{"path": f"own{i}"} for i in range(9)])
+    made.steps(30, every=10**6, first=4)  # no step is recorded
+    made.open().close()
+    shown = run("compare", "untimed.run", "a.run").stdout
+    (line,) = [line for line in shown.partition("only in a")[2].splitlines() if "4 more ops" in line]
+    assert line.split() == ["4", "more", "ops"]
+
+
 def test_json(run, files):
     found = json.loads(run("compare", "a.run", "b.run", "c.run", "--json").stdout)
     assert found["runs"] == ["a.run", "b.run", "c.run"] and len(found["pairs"]) == 2
@@ -109,6 +118,16 @@ def test_fail_above_is_for_slowdowns_beyond_noise(run, files):
 def test_bad_input(run, files, words, message):
     failed = run("compare", *words)
     assert failed.exit_code == 1 and message in failed.stderr.replace("\n", " ")
+
+
+def test_a_page_replaces_only_a_page(run, files):
+    before = (files / "a.run").read_bytes()
+    for name in ("a.run", "mine.py"):
+        failed = run("compare", "a.run", "b.run", "--out", name)
+        assert failed.exit_code == 1 and f"{name} exists and is no page of Handheld" in failed.stderr, failed.output
+    assert (files / "a.run").read_bytes() == before
+    for _ in range(2):
+        assert run("compare", "a.run", "b.run", "--out", "compared.html").exit_code == 0
 
 
 def test_runs_without_steps(run, files):

@@ -126,7 +126,7 @@ def test_a_profile_is_repeated_with_its_options():
         (("--only", "last:9"), ("from last:1 to last:3",)),
         (("--only", "sparse:many"), ("'many' is no budget",)),
         (("--only", ","), ("--only names nothing",)),
-        (("--freeze", "*"), ("nothing to train",)),
+        (("--freeze", "*"), ("--freeze * leaves no parameter", "Try: fewer patterns, or --lora")),
     ],
 )
 def test_bad_options_are_errors_that_help(run, words, texts):

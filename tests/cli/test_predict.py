@@ -279,6 +279,7 @@ def test_bad_words(run, work, trained):
         (("--data", "flat"), "holds images, but the model takes [8, 2]"),
         (("--data", "price.csv"), "no column 'wind', which the model was trained with"),
         (("--data", "new.csv", "--out", "a.xlsx"), "should end in .csv, .json or .npz"),
+        (("--data", "new.csv", "--out", "flat/../new.csv"), "new.csv would replace the data itself. Try: another name"),
         (("--data", "new.csv", "--batch", "5"), "predicts batches of 8, not 5"),
         (("--data", "new.csv", "--out", "none/a.csv"), "there is no folder"),
     ):

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import handheld
 from handheld.cli.main import app
 from handheld.package import load_state
+from helpers.run_files import PLAIN, MadeRun
 
 # ── real processes ────────────────────────────────────────────────────────────────────────────
 
@@ -65,16 +66,20 @@ def test_a_signal_in_the_middle_of_training(work, packed, number, word):
     assert meta["history"]["steps"] == int(state["handheld.step"]) > 0
 
 
-def test_ctrl_c_while_python_still_imports(work):
-    code = (
-        "import sys, handheld\n"
-        "class Stop:\n"
-        "    def find_spec(self, name, *rest):\n"
-        "        if name == 'typer': raise KeyboardInterrupt\n"
-        "sys.meta_path.insert(0, Stop())\n"
-        "sys.modules.pop('handheld.cli.main', None)\n"
-        "import runpy; runpy.run_module('handheld', run_name='__main__')\n"
-    )
+IMPORTING = (
+    "import sys, handheld\n"
+    "class Stop:\n"
+    "    def find_spec(self, name, *rest):\n"
+    "        if name == 'typer': raise KeyboardInterrupt\n"
+    "sys.meta_path.insert(0, Stop())\n"
+    "sys.modules.pop('handheld.cli.main', None)\n"
+)
+PARSING = "import typer.main\ndef stop(*_): raise KeyboardInterrupt\ntyper.main.get_command = stop\n"
+
+
+@pytest.mark.parametrize("moment", [IMPORTING, PARSING], ids=["importing", "parsing"])
+def test_ctrl_c_before_a_command_begins(work, moment):
+    code = f"{moment}import runpy; runpy.run_module('handheld', run_name='__main__')\n"
     own = str(Path(handheld.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -87,8 +92,42 @@ def test_ctrl_c_while_python_still_imports(work):
     assert (done.returncode, done.stderr) == (130, "stopped: interrupted\n")
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_output_in_another_encoding_than_utf_8(tmp_path, encoding):
+    made = MadeRun(tmp_path / "one.run")
+    made.steps(60, commands=[(kind, op, ms / 100) for kind, op, ms in PLAIN])
+    made.open().close()
+    environment = {**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": encoding}
+    environment["PYTHONPATH"] = str(Path(handheld.__file__).parents[1])
+
+    def told(*words: str) -> str:
+        command = [sys.executable, "-m", "handheld.cli.main", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, env=environment, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.decode(encoding, "replace")
+
+    shown = told("show", "one.run")
+    assert ("us per step" if encoding == "ascii" else "µs per step") in " ".join(shown.split())
+    assert "--image-size N" in told("train", "--help")
+    assert json.loads(told("show", "one.run", "--json"))["steps"] == 60
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+def test_files_that_the_system_refuses_are_one_line(work, tmp_path):
+    made = MadeRun(tmp_path / "one.run")
+    made.steps(30)
+    made.open().close()
+    environment = {**os.environ, "PYTHONPATH": str(Path(handheld.__file__).parents[1])}
+    command = [sys.executable, "-m", "handheld.cli.main", "show", "one.run"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, env=environment, check=False)
+    said = done.stderr.decode()
+    assert done.returncode != 0 and "Traceback" not in said
+    assert said.startswith("error: the output cannot be read or written: No space left on device")
+
+
 def test_ctrl_c_again_and_again(work, packed):
-    child = process(work, "train", packed, "--data", "data.npz", "--epochs", "100000")
+    child = process(work, "train", packed, "--data", "data.npz", "--epochs", "100000", "--out", "stopped.run")
     assert child.stdout is not None
     while not child.stdout.readline().lstrip().startswith("2 "):
         assert child.poll() is None
@@ -98,7 +137,8 @@ def test_ctrl_c_again_and_again(work, packed):
     _, err = child.communicate(timeout=60)
     assert child.returncode == 130 and "Traceback" not in err
     assert err.startswith("stopped: interrupted") and err.count("\n") == 1
-    assert "Nothing was saved. Try: --checkpoint FILE next time" in err
+    assert "The losses are in stopped.run, but the model was not saved. Try: --checkpoint FILE next time" in err
+    assert (work / "stopped.run").exists()
 
 
 def test_without_torch_a_step_file_trains(work, packed):

@@ -53,6 +53,14 @@ def test_a_runner_is_built_to_a_file(tmp_path: Path):
     assert facts["compiler"] == "gcc" and facts["source"] == sources.source_hash() and len(facts["sha256"]) == 64
 
 
+def test_a_file_that_is_no_program_is_kept(tmp_path: Path):
+    own = tmp_path / "mine.py"
+    own.write_text("import torch")
+    code, _, said = run("build", "--out", str(own), "--with", "gcc")
+    assert code == 1 and "exists and is no program. Try: --out with another name" in " ".join(said.split())
+    assert own.read_text() == "import torch"
+
+
 @needs_gcc
 def test_the_list_shows_what_there_is_and_what_is_old(native: Path):
     assert run("build", "--out", str(find.prebuilt(this_machine())), "--with", "gcc")[0] == 0

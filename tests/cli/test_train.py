@@ -131,7 +131,8 @@ def test_resume_says_what_changed(run, work):
     np.savez(work / "other.npz", **{k: v[::-1] for k, v in np.load(work / "data.npz").items()})
     other = run(*words, "--data", "other.npz", "--epochs", "3", "--resume")
     fails(other, "changed.ck belongs to other data", "--export")
-    fails(run(*words, *data, "--seed", "1", "--epochs", "3", "--resume"), "seed 0 of the data")
+    fails(run(*words, *data, "--seed", "1", "--epochs", "3", "--resume"), "seed 0 of the data", "Try: --seed 0")
+    fails(run(*words, *data, "--batch", "8", "--epochs", "3", "--resume"), "now it is 8", "Try: --batch ")
 
 
 def test_a_step_file_is_replaced_only_if_asked_for(run, work):

@@ -194,6 +194,11 @@ def test_reports_of_a_training(tmp_path: Path, run: Any) -> None:
     found = json.loads(run("federate", "report", str(tmp_path), "--json").stdout)
     assert found["metric"] == "accuracy" and found["cost_to_target"] and found["quality_under_budget"]
     assert "Try: --budget seconds=60" in run("federate", "report", str(tmp_path), "--budget", "much").stderr
+    little = run("federate", "report", str(tmp_path), "--budget", "seconds=0.001")
+    assert "no round fits into it" in " ".join(little.stdout.split())
+    write_app(tmp_path / "app")
+    early = " ".join(run("federate", "report", str(tmp_path / "app")).stderr.split())
+    assert "yet. Try: handheld federate run" in early and "No such file" not in early
 
 
 def test_settings_are_checked_before_anything_starts(tmp_path: Path, run: Any) -> None:

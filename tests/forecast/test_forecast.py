@@ -23,6 +23,7 @@ from handheld.forecast.rest import rest_of_checkpoint, rest_of_run
 from handheld.forecast.step import predict
 from handheld.plan.launched import main_launch
 from handheld.plan.plan import Plan
+from helpers.run_files import MadeRun
 
 
 def captured(batch: int, width: int = 64) -> tuple[Plan, tuple[np.ndarray, ...]]:
@@ -159,6 +160,14 @@ def test_a_damaged_table_is_an_error_that_names_it(content: bytes, runs: list[Pa
     path.write_bytes(content)
     with pytest.raises(SamplesError, match=r"damaged. Try: delete it, then handheld cost --learn"):
         store.known(captured(8)[0].caps)
+
+
+def test_nothing_is_learned_from_a_run_that_does_not_describe_its_device(tmp_path: Path):
+    """As the run file of an imported trace."""
+    made = MadeRun(tmp_path / "trace.run")
+    made.steps(30)
+    with made.open() as run, pytest.raises(SamplesError, match=r"trace\.run does not describe its device"):
+        store.learn([run])
 
 
 def test_a_damaged_table_does_not_end_a_profile(tmp_path: Path):

@@ -79,6 +79,7 @@ def test_what_is_missing_is_said_and_not_drawn(tmp_path):
     text = words(page)
     assert "no epoch has ended" in text and "Power was not measured" in text and "rapl: no" in text
     assert found(page, "callout")[0]["title"] == "Not finished"
+    assert "The training was interrupted." in text
 
 
 def test_a_long_training_is_thinned_and_says_so(tmp_path):

@@ -68,13 +68,14 @@ def _caller(run: Run) -> list[Finding]:
     long &= lost >= _least_of_most(lost[long])
     ids = [b.id for (_, b), hit in zip(pairs, long, strict=True) if hit]
     each = float(np.median(lost[long])) * 1e-6
-    what = "the device waits" if run.periods else "it is not known whether the device waits:"
+    beginning = "the device waits {:.2f} ms" if run.periods else "there are {:.2f} ms"
+    unknown = "" if run.periods else ". Whether the device waits is not known, because no step was recorded"
     return [
         finding(
             "caller",
-            f"{what} {each:.2f} ms between the end of a step and the beginning "
+            f"{beginning.format(each)} between the end of a step and the beginning "
             f"of the next in {count(len(ids), 'step')}, {share:.0%} of the time, for data or for the "
-            f"caller's own code{_or_connection(run)}",
+            f"caller's own code{_or_connection(run)}{unknown}",
             ids,
             _first_ops(run),
             ms=each,

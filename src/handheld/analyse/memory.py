@@ -101,7 +101,7 @@ def memory_summary(run: Run) -> MemorySummary:
     return MemorySummary(
         peak_bytes=peak,
         peak_op=planned.get("peak_op"),
-        owners=tuple(Owner(*owner) for owner in planned.get("owners", [])),
+        owners=tuple(_owner(*owner) for owner in planned.get("owners", [])),
         plan_bytes=run.meta.get("plan_bytes"),
         allocated_bytes=allocated,
         not_alive_bytes=allocated - peak if allocated is not None and peak is not None else None,
@@ -110,6 +110,11 @@ def memory_summary(run: Run) -> MemorySummary:
         explained=process.explained,
         process_bytes=process.bytes,
     )
+
+
+def _owner(name: str, category: str, nbytes: int) -> Owner:
+    """The first input of a model that takes no dictionary is called `0`, which would say nothing beside a size."""
+    return Owner(f"input {name}" if category == "input" and name.isdigit() else name, category, nbytes)
 
 
 def _device_growth(run: Run) -> float | None:

@@ -155,10 +155,19 @@ class Run:
         names = [step.graph for step in self._steps]
         return sorted(dict.fromkeys(names), key=lambda name: -names.count(name))
 
+    @cached_property
+    def training_graphs(self) -> list[str]:
+        """The graphs that were run and have a backward pass or an update, the most frequent first: one, or several that
+        take turns. The others only evaluate. If there is no such graph, all that were run."""
+        if len(self.graphs) < 2:
+            return self.graphs
+        trained = {row.graph for row in self.op_rows if row.phase != "forward"}
+        return [name for name in self.graphs if name in trained] or self.graphs
+
     @property
     def graph(self) -> str:
-        """The graph that was run most often."""
-        return next(iter(self.graphs), next((row.graph for row in self.op_rows), ""))
+        """The graph that trains; of several, the one that was run most often."""
+        return next(iter(self.training_graphs), next((row.graph for row in self.op_rows), ""))
 
     def samples(self) -> list[ChannelSamples]:
         """One row per sensor channel: the number of readings during the steps, and their range."""

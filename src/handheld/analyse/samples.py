@@ -9,6 +9,7 @@ import numpy as np
 
 from handheld.analyse import timeline
 from handheld.analyse.stats import steady, step_times, warm_up_end
+from handheld.analyse.window_times import step_ms
 from handheld.cost.samples import Moved, OpSample, StepSample, Timed
 from handheld.cost.work import Work
 from handheld.store.rows import OpRow
@@ -105,7 +106,7 @@ def _steady_s(run: Run, graph: str) -> np.ndarray:
 def next_steps(run: Run, cuts: tuple[float, ...] = CUTS) -> list[float]:
     """The errors of predicting the later steps of this run from its first part, for each cut."""
     errors = []
-    for graph in run.graphs:
+    for graph in run.training_graphs:
         values = _steady_s(run, graph)
         for cut in cuts:
             n = int(len(values) * cut)
@@ -117,11 +118,10 @@ def next_steps(run: Run, cuts: tuple[float, ...] = CUTS) -> list[float]:
 
 def timed(run: Run) -> Timed | None:
     """The time of a step as `handheld profile` reports it. None if the run has no step times."""
-    found = [run.step_ms(graph)[0] for graph in run.graphs]
-    each = [ms for ms in found if ms is not None]
-    if not each or len(each) < len(found):
+    ms = step_ms(run)
+    if ms is None:
         return None
-    return Timed(run.path.name, sum(each) * 1e-3, disturbed(run), tuple(next_steps(run)))
+    return Timed(run.path.name, ms * 1e-3, disturbed(run), tuple(next_steps(run)))
 
 
 def model_of(run: Run) -> str:

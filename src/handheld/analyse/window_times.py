@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,7 +33,9 @@ def op_windows(run: Run) -> dict[int, dict[int, float]]:
 
 
 def batch_of(run: Run) -> int | None:
-    """The samples of a step. None if not known."""
+    """The samples of a step, which are those of all its micro-batches. None if not known."""
+    if whole := _parts(run).get("batch"):
+        return int(whole)
     return next((step.batch for step in run.steps() if step.graph == run.graph), None)
 
 
@@ -57,19 +60,35 @@ def total(windows: Mapping[int, Mapping[int, float]], ops: Iterable[int]) -> np.
 
 def step_blocks(run: Run) -> np.ndarray:
     """The time of a step in ms, in blocks of steps that were not recorded. If there are too few of them, the recorded
-    steps. Several graphs that take turns are one step."""
-    blocks = [_blocks(run, graph) for graph in run.graphs]
-    if not blocks or not all(map(len, blocks)):
+    steps. Several graphs that train in turns are one step. Evaluation is not
+    part of it."""
+    blocks = {graph: _blocks(run, graph) for graph in run.training_graphs}
+    if not blocks or not all(map(len, blocks.values())):
         return np.zeros(0)
-    count = min(map(len, blocks))
-    return np.asarray(np.sum([block[:count] for block in blocks], axis=0))
+    count, times = min(map(len, blocks.values())), _times_per_step(run)
+    return np.asarray(np.sum([times[graph] * block[:count] for graph, block in blocks.items()], axis=0))
 
 
 def step_ms(run: Run) -> float | None:
-    """The time of a step in ms as Run.step_ms reports it. Several graphs that take turns are one step."""
-    times = [run.step_ms(graph)[0] for graph in run.graphs]
-    known = [time for time in times if time is not None]
+    """The time of a step in ms as Run.step_ms reports it. Several graphs that train in turns are one step. Evaluation
+    is not part of it."""
+    times = {graph: run.step_ms(graph)[0] for graph in run.training_graphs}
+    per_step = _times_per_step(run)
+    known = [per_step[graph] * time for graph, time in times.items() if time is not None]
     return sum(known) if known and len(known) == len(times) else None
+
+
+def _parts(run: Run) -> Mapping[str, Any]:
+    """What the plan says about micro-batches; empty if a batch stays whole."""
+    return (run.meta.get("plan_options") or {}).get("parts") or {}
+
+
+def _times_per_step(run: Run) -> dict[str, int]:
+    """How often a step runs each graph that trains: once, but in micro-batches that of all parts except the last one
+    more often."""
+    counts = collections.Counter(step.graph for step in run.steps())
+    last = min((counts[graph] for graph in run.training_graphs), default=1)
+    return {graph: max(counts[graph] // max(last, 1), 1) if _parts(run) else 1 for graph in run.training_graphs}
 
 
 def _blocks(run: Run, graph: str) -> np.ndarray:

@@ -11,14 +11,15 @@ PATIENCE_S = 0.5
 
 
 def entry() -> None:
-    """Run the command line. Ctrl-C during the imports, which take seconds on a small device, shows no traceback."""
+    """Run the command line. Ctrl-C shows no traceback, also not before a command begins: the imports, which take
+    seconds on a small device, and the parsing of the words."""
     try:
         with _starting():
             from handheld.cli.main import main
+        main()
     except KeyboardInterrupt:
         sys.stderr.write("stopped: interrupted\n")
         raise SystemExit(130) from None
-    main()
 
 
 @contextlib.contextmanager

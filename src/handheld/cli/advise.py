@@ -28,7 +28,7 @@ COLUMNS = (Column("", name_of=True), Column("before"), Column("after"), Column("
 FACTS = (
     ("op times", "handheld profile MODEL --steps 50"),
     ("the ceilings of its device", "handheld profile MODEL, without --no-ceilings"),
-    ("what it measured", "handheld profile MODEL"),
+    ("how to repeat it", "handheld profile MODEL"),
 )
 
 
@@ -78,16 +78,21 @@ def advise(
             return
         if trial is None:
             output.out.print(answer(run))
-            _present(given, rule)
+            if not given:
+                what = f"The rule {rule} does not apply to this run" if rule else "No rule applies"
+                known = "" if rule or _missing(run) else ": nothing clear to gain"
+                output.out.print()
+                output.out.print(f"{what}{known}. {_way_out(run, file, rule)}")
+            _present(given)
         else:
-            _present([item for item in given if item.rule == trial.rule], rule)
+            _present([item for item in given if item.rule == trial.rule])
             _compare(trial)
 
 
 def _missing(run: Run) -> list[tuple[str, str]]:
     """The facts that the run does not hold, though rules need them, each with a way to get it."""
     settings = run.meta.get("settings") or {}
-    known = (bool(run.timed), Ceiling.of(run.meta.get("ceilings")) is not None, bool(settings.get("repeat")))
+    known = (run.parts() is not None, Ceiling.of(run.meta.get("ceilings")) is not None, bool(settings.get("repeat")))
     return [fact for fact, held in zip(FACTS, known, strict=True) if not held]
 
 
@@ -96,16 +101,11 @@ def _way_out(run: Run, file: Path, rule: str | None) -> str:
     if rule and advice(run):
         return f"Try: handheld advise {file}, which lists the rules that do"
     if missing := _missing(run):
-        return f"The run does not hold {', '.join(fact for fact, _ in missing)}. Try: {missing[0][1]}"
+        return f"The run does not hold {' or '.join(fact for fact, _ in missing)}. Try: {missing[0][1]}"
     return f"Try: handheld show {file}, which says where the time of its step goes"
 
 
-def _present(given: list[Advice], rule: str | None) -> None:
-    if not given:
-        output.out.print()
-        output.out.print(
-            f"The rule {rule} does not apply to this run." if rule else "No rule applies: nothing clear to gain."
-        )
+def _present(given: list[Advice]) -> None:
     for number, item in enumerate(given, 1):
         output.out.print()
         head = Table.grid()

@@ -13,7 +13,7 @@ from handheld.analyse.compare import Pair, compare_files, compare_two
 from handheld.bench.compare import compare_run_files
 from handheld.cli import bench_tables, compare_tables, output
 from handheld.cli.options import Json
-from handheld.cli.prepare import check_writable
+from handheld.cli.report import check_page
 from handheld.errors import HandheldError
 from handheld.report.compare_payload import compare_payload
 from handheld.report.document import write_document
@@ -65,7 +65,7 @@ def compare(paths: Paths, fail_above: FailAbove = None, out: Out = None, json: J
     if all(folders) and out is not None:
         raise HandheldError("--out writes the page of run files, not of results folders. Try: two of their run files")
     if out is not None:
-        check_writable(out)
+        check_page(out)
     pairs = _folders(paths, json) if all(folders) else _runs(paths, out, json)
     if allowed is not None:
         _judge(pairs, allowed)

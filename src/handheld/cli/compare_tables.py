@@ -181,8 +181,8 @@ def _lone(name: str, ops: Sequence[LoneOp]) -> RenderableType:
     shown = ops[:LONE]
     rows = [(op.title, op.phase, "" if op.ms is None else _ms(op.ms)) for op in shown]
     if len(ops) > LONE:
-        rest = sum(op.ms or 0.0 for op in ops[LONE:])
-        rows.append((output.count(len(ops) - LONE, "more op"), "", _ms(rest)))
+        times = [op.ms for op in ops[LONE:] if op.ms is not None]
+        rows.append((output.count(len(ops) - LONE, "more op"), "", _ms(sum(times)) if times else ""))
     return table((Column(f"only in {name}", name_of=True, least=16), Column("phase", drop=1), Column("ms")), rows)
 
 

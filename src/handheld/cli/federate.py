@@ -237,7 +237,10 @@ def report(
 def _newest_in(folder: Path) -> Path:
     """The newest training of an app, or of a folder of trainings; else the folder itself."""
     if (folder / "pyproject.toml").is_file():
+        app = folder
         folder = Path(str(settings_of(folder).get("out", "federated")))
+        if not folder.is_dir():
+            raise ResultsError(f"{app} has no results in {folder} yet. Try: handheld federate run {app}")
     number = newest(folder) if folder.is_dir() and not (folder / "federated.json").exists() else 0
     return folder / str(number) if number else folder
 
@@ -248,7 +251,9 @@ def _show(record: Record, where: Path, json: bool, answers: dict[str, str]) -> N
         output.print_json({"folder": str(where), **asdict(record), **as_data(record), "answers": answers})
         return
     output.out.print(rounds_table(record))
+    output.out.print()
     output.out.print(by_device_table(record))
+    output.out.print()
     if answers:
         output.out.print(output.grid(list(answers.items())))
     for note in record.notes:

@@ -88,7 +88,11 @@ def budget_rows(record: Record, metric: str, budget: str | None) -> dict[str, st
     except ValueError:
         raise ResultsError(f"--budget {budget} is not possible. Try: --budget seconds=60") from None
     value = quality_under_budget(record, metric, what, most)
-    return {f"{what} {amount}": "not reached or not measured" if value is None else f"{metric} {value:.4g}"}
+    return {
+        f"{what} {amount}": "no round fits into it, or it was not measured"
+        if value is None
+        else f"{metric} {value:.4g}"
+    }
 
 
 def _value(one: Round, name: str) -> str:

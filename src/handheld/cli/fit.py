@@ -59,9 +59,9 @@ def fit(
     """Find the largest batch for a memory limit, and show what less memory costs.
 
     A plan needs less memory if values of the forward pass are computed again in the backward pass. The
-    table shows the time of a step for limits from none down to the smallest that can be met, and in
-    micro-batches if these give the same update. Times are predicted, as in handheld cost. Nothing
-    runs, and a described device need not be present.
+    table shows the time of the ops of a step for limits from none down to the smallest that can be
+    met, and in micro-batches if these give the same update. Times are predicted; handheld cost also
+    predicts what launching the ops adds. Nothing runs, and a described device need not be present.
 
     \b
     Examples:
@@ -128,11 +128,11 @@ def present(result: dict[str, Any], made: Curve) -> None:
     lines = [
         ("model", f"{result['model']}, batch {result['batch']}, {result['precision']}"),
         ("device", f"{result['name']}, {output.size(result['available_bytes'])} may be used"),
-        ("times", f"predicted: {made.source}"),
+        ("times", f"predicted, of the ops alone without launching them: {made.source}"),
     ]
     output.out.print(output.grid(lines))
     output.out.print()
-    columns = [Column(name) for name in ("memory", "share", "time", "factor", "computed again")]
+    columns = [Column(name) for name in ("memory", "share", "op time", "factor", "computed again")]
     columns.append(Column("", name_of=True))
     output.out.print(
         table(columns, [_cells(point, result["available_bytes"]) for point in (*made.points, *made.divided)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
 import threading
@@ -50,6 +51,8 @@ from handheld.errors import HandheldError
 from handheld.run.interrupt import Interrupted, ignore_interrupts
 
 _DEBUG = "--debug"
+#: What a system says that refuses a file. These are no faults of Handheld, so they need no traceback.
+_REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR)
 
 
 def _plain(text: str) -> str:
@@ -132,14 +135,21 @@ def _cause(stop: BaseException) -> BaseException:
 
 
 def _expected(error: Exception) -> bool:
-    """Whether to show one line, without a traceback: own errors, missing packages and OpenCL driver errors."""
+    """Whether to show one line, without a traceback: own errors, missing packages, files that the system refuses, and
+    OpenCL driver errors."""
     from_driver = type(error).__module__.partition(".")[0] == "pyopencl"
-    return isinstance(error, (HandheldError, ImportError)) or from_driver
+    return isinstance(error, (HandheldError, ImportError)) or _refused(error) or from_driver
+
+
+def _refused(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in _REFUSALS
 
 
 def _text(error: Exception) -> str:
     if hasattr(error, "format_message"):  # an error of the command line itself, such as an unknown option
         return str(error.format_message())
+    if isinstance(error, OSError) and _refused(error):
+        return f"{error.filename or 'the output'} cannot be read or written: {error.strerror}"
     if not isinstance(error, ImportError):
         name = "" if isinstance(error, HandheldError) else f"{type(error).__name__}: "
         return f"{name}{error}"
@@ -237,6 +247,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if _DEBUG in given:
         given = [_DEBUG, *(word for word in given if word != _DEBUG)]
     warnings.showwarning = _show_warning
+    output.write_any_encoding()
     own = threading.current_thread() is threading.main_thread()
     if own and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _Interrupts())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import io
 import json
 import math
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -36,9 +39,29 @@ out = TrimmedConsole(highlight=False, soft_wrap=False)
 err = TrimmedConsole(stderr=True, highlight=False)
 
 
+#: What is written instead of a character that the encoding of a stream does not have; `?` for all others.
+_PLAIN = {"µ": "u", "×": "x", "…": "...", "±": "+-", "–": "-", "°": " deg ", "≥": ">=", "≤": "<="}
+
+
+def write_any_encoding() -> None:
+    """Let stdout and stderr write every text, also where their encoding is not UTF-8 (a serial console, an old locale).
+    Otherwise a `µ` would end a command with an error after its work is done."""
+    codecs.register_error("handheld.plain", _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="handheld.plain")
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_PLAIN.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
+
+
 def print_json(data: object) -> None:
     """Print one JSON document to stdout, without colour; NaN and infinities become null."""
-    print(json.dumps(finite(data), indent=2, ensure_ascii=False, allow_nan=False))
+    escaped = "utf" not in (sys.stdout.encoding or "utf").lower()
+    print(json.dumps(finite(data), indent=2, ensure_ascii=escaped, allow_nan=False))
 
 
 def print_error(kind: str, message: str) -> None:

@@ -96,6 +96,7 @@ def predict(
     check_out(out)
     if out is not None:
         check_writable(out)
+        _check_kept(out, data)
     spec = open_model(what, size)
     step, facts, state = _trained(what, spec, batch, data, checkpoint, last)
     names = _graphs(step, spec.name, batch)
@@ -124,6 +125,12 @@ def predict(
         output.print_json({**facts_of_run, **written, "notes": notes, "predictions": predictions.rows(top)})
     else:
         _print(predictions, facts_of_run, top, out)
+
+
+def _check_kept(out: Path, data: str) -> None:
+    """Raise an error if the predictions would replace the data themselves."""
+    if out.resolve() == Path(data).resolve():
+        raise HandheldError(f"--out {out} would replace the data itself. Try: another name")
 
 
 def _trained(

@@ -38,14 +38,19 @@ def report(
     if path.absolute() == file.absolute():
         raise HandheldError(f"{path} would replace the run file itself. Try: --out with another name")
     with open_run(file) as run:
-        check_writable(path)
-        if path.exists() and not is_document(path):
-            raise HandheldError(f"{path} exists and is no page of Handheld. Try: --out with another name")
+        check_page(path)
         write_document(_payload(run), path)
     if json:
         output.print_json({"files": [str(path)], "bytes": path.stat().st_size})
     else:
         output.out.print(output.grid([("wrote", output.path(path)), ("size", output.size(path.stat().st_size))]))
+
+
+def check_page(path: Path) -> None:
+    """Raise an error if the page cannot be written, or if it would replace a file that is no page of Handheld."""
+    check_writable(path)
+    if path.exists() and not is_document(path):
+        raise HandheldError(f"{path} exists and is no page of Handheld. Try: --out with another name")
 
 
 def _payload(run: Run) -> Payload:

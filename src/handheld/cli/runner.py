@@ -11,7 +11,7 @@ import typer
 from handheld.cli import output
 from handheld.cli.options import Json
 from handheld.cli.tables import Column, table
-from handheld.errors import DeviceError
+from handheld.errors import DeviceError, HandheldError
 from handheld.runners import find, sources
 from handheld.runners.build import build as build_runner
 from handheld.runners.compilers import COMPILERS
@@ -61,6 +61,7 @@ def build(target: For = None, out: Out = None, compiler: With = None, json: Json
     """
     platform = target or this_machine()
     path = out or (find.built(platform) if platform in PLATFORMS else Path())
+    _check_kept(path)
     used = build_runner(platform, path, compiler)
     content = path.read_bytes()
     facts = {
@@ -85,6 +86,12 @@ def build(target: For = None, out: Out = None, compiler: With = None, json: Json
             ]
         )
     )
+
+
+def _check_kept(path: Path) -> None:
+    """Raise an error if the file exists and is no program, such as a source file of the user."""
+    if path.is_file() and path.read_bytes()[:4] != b"\x7fELF":
+        raise HandheldError(f"{path} exists and is no program. Try: --out with another name")
 
 
 @runner.command("list")

@@ -247,7 +247,7 @@ def _fit(
         output.warn(note)
     if not quiet:
         introduce(job, trainer)
-    with Bar(job.dataset.train, epochs, quiet=quiet) as bar, _rescue(trainer, files.checkpoint):
+    with Bar(job.dataset.train, epochs, quiet=quiet) as bar, _rescue(trainer, files.checkpoint, record.path):
         history = loop.fit(
             trainer,
             job.dataset.train,
@@ -272,7 +272,7 @@ def _fit(
 
 
 @contextmanager
-def _rescue(trainer: Trainer, checkpoint: Path | None) -> Iterator[None]:
+def _rescue(trainer: Trainer, checkpoint: Path | None, record: str = "") -> Iterator[None]:
     """Say how to continue after Ctrl-C, SIGTERM or a lost target.
 
     If a checkpoint cannot be written, try to save the trained model to the folder for temporary files.
@@ -280,9 +280,10 @@ def _rescue(trainer: Trainer, checkpoint: Path | None) -> Iterator[None]:
     try:
         yield
     except Interrupted as stop:
-        raise Interrupted(f"{stop.history.stopped}. {how_to_go_on(checkpoint)}", stop.history, stop.signal) from None
+        text = f"{stop.history.stopped}. {how_to_go_on(checkpoint, record)}"
+        raise Interrupted(text, stop.history, stop.signal) from None
     except TargetLost as error:
-        raise error.add(how_to_go_on(checkpoint)) from error
+        raise error.add(how_to_go_on(checkpoint, record)) from error
     except CheckpointError as error:
         if not isinstance(error.__cause__, CheckpointError):
             raise  # No step was trained yet, so there is nothing to save.

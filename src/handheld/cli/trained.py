@@ -227,9 +227,11 @@ def _files(result: Trained, checkpoint: Path | None) -> tuple[tuple[str, object]
     )
 
 
-def how_to_go_on(checkpoint: Path | None) -> str:
+def how_to_go_on(checkpoint: Path | None, record: str = "") -> str:
+    """What was saved of a training that was stopped, and how to continue. `record` is its run file, if there is one."""
+    saved = f"The losses are in {record}, but the model was not saved" if record else "Nothing was saved"
     if checkpoint is None:
-        return "Nothing was saved. Try: --checkpoint FILE next time"
+        return f"{saved}. Try: --checkpoint FILE next time"
     if not checkpoint.exists():
-        return f"Nothing was saved: {checkpoint} was not written yet"
+        return f"{saved}: {checkpoint} was not written yet"
     return f"To continue from {checkpoint}, add --resume to the same command"

@@ -12,6 +12,7 @@ import numpy as np
 from handheld import package
 from handheld.analyse.run import Run
 from handheld.analyse.samples import disturbed, kind_of, next_steps
+from handheld.analyse.window_times import step_ms
 from handheld.cost.heldout import HeldOut
 from handheld.errors import CheckpointError, HandheldError, RunFileError
 from handheld.forecast.model import usual_errors
@@ -52,10 +53,10 @@ class RestCost(Record):
 
 def rest_of_run(run: Run, steps: int, battery_wh: float | None = None, watts: float | None = None) -> RestCost:
     """What `steps` more steps of a run will cost. `watts` is used if the run has no power sensor."""
-    each = [run.step_ms(graph)[0] for graph in run.graphs]
-    if not each or None in each:
+    each_ms = step_ms(run)
+    if each_ms is None:
         raise RunFileError(f"{run.path} has no step times, so nothing can be predicted from it")
-    seconds = sum(ms for ms in each if ms is not None) * 1e-3
+    seconds = each_ms * 1e-3
     error = _error(next_steps(run), kind_of(run), str((run.meta.get("caps") or {}).get("name", "")))
     total = seconds * steps
     low, high = error.interval(total)

@@ -112,7 +112,12 @@ def of_runs(runs: Iterable[Run], caps: DeviceCaps | None = None) -> Samples:
     a run is of another device or driver, or if its ops were not timed."""
     table: Samples | None = None
     for run in runs:
-        described = DeviceCaps.from_json(run.meta.get("caps") or {})
+        if "max_work_group" not in (run.meta.get("caps") or {}):
+            raise SamplesError(
+                f"{run.path} does not describe its device: it is a run of PyTorch, so nothing can be learned from it "
+                "about a plan. Try: a run of handheld profile"
+            )
+        described = DeviceCaps.from_json(run.meta["caps"])
         caps = caps or described
         if described.fingerprint != caps.fingerprint:
             raise SamplesError(f"{run.path} was measured on {_named(described)}, not on {_named(caps)}")

@@ -71,7 +71,7 @@ class PartialOptions:
         if self == PartialOptions(bits=self.bits):
             return self
         from handheld.partial.lora import lora
-        from handheld.partial.select import freeze, retarget, train_only
+        from handheld.partial.select import freeze, retarget, train_only, trained
         from handheld.partial.sparse import sparse
 
         module = uncompiled(model)
@@ -83,6 +83,11 @@ class PartialOptions:
             train_only(module, *words)
         if self.freeze:
             freeze(module, *self.freeze)
+            if not trained(module):
+                raise HandheldError(
+                    f"--freeze {','.join(self.freeze)} leaves no parameter, so there is nothing to train. "
+                    "Try: fewer patterns, or --lora"
+                )
         retarget(optimizer, module)
         if not self.sparse:
             return self

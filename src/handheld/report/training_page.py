@@ -31,7 +31,7 @@ def training_page(run: Run) -> Payload:
     settings, caps = run.meta.get("settings") or {}, run.meta.get("caps") or {}
     others = run.others()
     ended = run.meta.get("training") or {}
-    stopped = ended.get("stopped") or ("" if run.complete else f"the training is {run.meta.get('status', 'not over')}")
+    stopped = ended.get("stopped") or ("" if run.complete else _status(run))
     return page(
         f"Training {settings.get('what', run.path.stem)}",
         [
@@ -52,6 +52,14 @@ def training_page(run: Run) -> Payload:
         + ".",
         facts={name: str(settings[name]) for name in ("data", "batch", "precision", "schedule") if settings.get(name)},
     )
+
+
+def _status(run: Run) -> str:
+    """How a training ended that did not end normally."""
+    status = str(run.meta.get("status"))
+    if status.startswith("failed: "):
+        return f"the training failed ({status.removeprefix('failed: ')})"
+    return "the training was interrupted" if status == "interrupted" else "the training is not over"
 
 
 def _date(unix_ns: object) -> str:

@@ -106,9 +106,9 @@ def read_checkpoint(path: Path, data: Data, slots: Mapping[str, Slot]) -> Checkp
             if name == "prepared":
                 before, now = facts[name] or "nothing", value or "nothing"
                 what = f"was written with data prepared by {before}; now it is {now}, so the batches would differ"
-            raise CheckpointError(
-                f"{path} {what}. Try: to continue with other data, --export a step file and train that"
-            )
+            option = {"batch_size": "batch", "seed": "seed"}.get(name)
+            further = "to continue with other data, --export a step file and train that"
+            raise CheckpointError(f"{path} {what}. Try: {f'--{option} {facts[name]}' if option else further}")
     return Checkpoint(
         state,
         epoch,

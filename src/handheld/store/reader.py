@@ -48,7 +48,8 @@ class RunFile:
             some = f"one of its run files, such as {files[0]}" if files else "a run file (FILE.run)"
             raise RunFileError(f"{self.path} is a folder, not a run file. Try: {some}")
         if not self.path.is_file():
-            raise RunFileError(f"there is no run file {self.path}. Try: handheld profile MODEL --out {self.path}")
+            name = self.path if self.path.suffix == ".run" else "FILE.run, and then the name of that file"
+            raise RunFileError(f"there is no run file {self.path}. Try: handheld profile MODEL --out {name}")
         try:
             with self.path.open("rb") as file:
                 ours = file.read(len(_HEADER)) == _HEADER

@@ -49,7 +49,7 @@ class RunWriter:
             self._db.execute("PRAGMA synchronous=NORMAL")
         except (sqlite3.Error, OSError) as error:
             reason = error if self.path.parent.is_dir() else f"there is no folder {self.path.parent}"
-            raise RunFileError(f"{self.path} cannot be created: {reason}") from None
+            raise RunFileError(f"{self.path} cannot be created: {reason}. Try: a path in another folder") from None
         self._thread = threading.Thread(target=self._work, name="run file", daemon=True)
         self._thread.start()
 

@@ -17,7 +17,7 @@ import uPlot from "uplot";
 import { html } from "../html.js";
 import { categoryAxis, extent, logTicks, range } from "./axes.js";
 import { bars, shadeOf, stackedValues } from "./bars.js";
-import { number } from "./format.js";
+import { number, tickTexts } from "./format.js";
 import { drawDiagonal, drawGuides, drawLines, drawSpreads } from "./marks.js";
 import { axis, Plot } from "./plot.js";
 import { colour } from "./theme.js";
@@ -82,7 +82,7 @@ export function Chart({ spec }) {
       },
       axes: [
         axis({ label: titled(spec.x), ...tilted, ...ticks(spec.x) }),
-        axis({ label: titled(spec.y), size: 62, ...ticks(spec.y), values: (_, at) => at.map((v) => (v === null ? "" : number(v))) }),
+        axis({ label: titled(spec.y), size: 62, ...ticks(spec.y), values: (_, at) => tickTexts(at) }),
       ],
       bands: spec.type === "areas" ? series.slice(1).map((_, n) => ({ series: [n + 2, n + 1] })) : [],
       series: [{}, ...series.map((one, n) => look(spec, one, n))],
@@ -104,7 +104,7 @@ export function Chart({ spec }) {
 /** Ticks of an axis whose values are given, or of a logarithmic one: these are also at 2 and 5 where there is room. */
 function ticks({ log, ticks: given, categories }) {
   if (categories) return {};
-  const text = (_, at) => at.map((v) => (v === null ? "" : number(v)));
+  const text = (_, at) => tickTexts(at);
   if (given?.length) return { splits: (u, _, low, high) => apart(u, given, low, high), values: text, filter: (_, at) => at };
   return log ? { splits: (u, _, low, high) => logTicks(low, high), values: text, filter: (_, at) => at } : {};
 }

@@ -13,6 +13,15 @@ export function number(value, digits = 3) {
   return value.toLocaleString("en-US", { maximumFractionDigits: Math.min(decimals, 8) });
 }
 
+/** The numbers beside the ticks of an axis: with as many digits as it takes that no two of them look the same. */
+export function tickTexts(values) {
+  const wanted = new Set(values.filter(known)).size;
+  for (let digits = 3; ; digits++) {
+    const texts = values.map((value) => (value === null ? "" : number(value, digits)));
+    if (digits === 8 || new Set(texts.filter((text, n) => known(values[n]))).size === wanted) return texts;
+  }
+}
+
 /** A number with a fixed count of decimals, so that a column of them is aligned. */
 export function fixed(value, decimals = 3) {
   return known(value)
