@@ -1,4 +1,4 @@
-"""Draws docs/images/limits.svg, the picture of docs/limits.md, from the predicted rows of results/limits.json.
+"""Draws docs/images/limits.svg, the picture of docs/limits.md, from results/limits_curve.json.
 
 python scripts/draw_limits.py
 """
@@ -44,7 +44,7 @@ Point = tuple[str, float, float]
 
 def points() -> dict[str, list[Point]]:
     """Workload -> contestant, MiB and the factor of the time without a limit."""
-    rows = json.loads((ROOT / "results" / "limits.json").read_text(encoding="utf-8"))["rows"]
+    rows = json.loads((ROOT / "results" / "limits_curve.json").read_text(encoding="utf-8"))["rows"]
     found: dict[str, list[Point]] = {}
     for row in rows:
         if row["device"] == "predicted":
@@ -112,7 +112,8 @@ def draw() -> str:
         f'<rect class="paper" width="{WIDTH}" height="{height}"/>',
         text(16, 24, "Predicted time of a step (factor of its time without a limit) over GiB of memory", "title"),
     ]
-    for n, (kind, words) in enumerate(KINDS.values()):
+    shown = {kind_of(name) for found in table.values() for name, *_ in found}
+    for n, (kind, words) in enumerate(value for value in KINDS.values() if value[0] in shown):
         parts += [mark(kind, 22 + 182 * n, 42), text(32 + 182 * n, 46, words, "soft")]
     for n, (title, found) in enumerate(table.items()):
         parts += panel(title, found, LEFT + PANEL * (n % COLUMNS), TOP + 8 + HEIGHT * (n // COLUMNS))

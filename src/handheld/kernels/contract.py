@@ -4,10 +4,10 @@
    kernel, so that one program serves many layers of a model.
 2. The kind of device selects the variant, which cuts the problem into work-groups:
 
-    matmul ───────┐
-    conv ─────────┤              ┌─► contract_register.py   CPU: register blocks
-    conv_input ───┼─► Problem ───┼─► contract_local.py      GPU: tiles in local memory
-    conv_weight ──┘              └─► direct.py              CPU: convolutions with more than one tap
+    matmul ───────┐              ┌─► contract_register.py   CPU: register blocks
+    conv ─────────┤              ├─► contract_local.py      GPU: tiles in local memory
+    conv_input ───┼─► Problem ───┼─► winograd.py            CPU: convolutions with 3x3 taps, where it pays
+    conv_weight ──┘              └─► direct.py              CPU: other convolutions with more than one tap
 
 3. If k is cut into parts, a second launch (contract_combine.cl) adds up the partial sums.
 
