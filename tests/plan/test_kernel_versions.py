@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from handheld.kernels import base, contract
+from handheld.kernels import base, contract_text
 from handheld.kernels.versions import VERSIONS
 from handheld.plan.lowering import FAMILIES, family
 from helpers.golden_launches import DEVICES, PATH, changed, digest, generate, graphs, plain
@@ -54,7 +54,7 @@ def test_comments_and_formatting_of_a_kernel_do_not_count(device, monkeypatch):
         text = base.read_cl(name)
         return "/* other\n * words */\n" + plain(text).replace(";\n", ";  // why\n\n\n    ").replace("{\n", "{\n\t\n")
 
-    monkeypatch.setattr(contract, "read_cl", reworded)
+    monkeypatch.setattr(contract_text, "read_cl", reworded)
     assert digest(graph, caps) == before
-    monkeypatch.setattr(contract, "read_cl", lambda name: base.read_cl(name) + "\nint more;")
+    monkeypatch.setattr(contract_text, "read_cl", lambda name: base.read_cl(name) + "\nint more;")
     assert digest(graph, caps) != before

@@ -96,11 +96,11 @@ def test_a_closed_trainer_says_so() -> None:
 
 def test_a_kernel_that_does_not_build_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """The warning has the driver's log, the kernel, and the variant that is tried next."""
-    from handheld.kernels import contract
+    from handheld.kernels import contract_text
 
-    real = contract.read_cl
+    real = contract_text.read_cl
     broken = "\n#if !LOCAL\n#error this driver does not like it\n#endif\n"
-    monkeypatch.setattr(contract, "read_cl", lambda name: real(name) + broken)
+    monkeypatch.setattr(contract_text, "read_cl", lambda name: real(name) + broken)
     model = net()
     step = handheld.capture(model, F.cross_entropy, sgd(model), batch(), evaluate=False)
     plan = step.plan("opencl")

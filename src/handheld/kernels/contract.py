@@ -17,7 +17,6 @@ Convolutions with one channel per group go to depthwise.py instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
@@ -28,32 +27,12 @@ from handheld.graph.dtypes import F16
 from handheld.graph.graph import Graph, Node, View
 from handheld.kernels import contract_local, contract_register, depthwise, direct, winograd
 from handheld.kernels.args import ints, line
-from handheld.kernels.base import (
-    Arg,
-    Buffer,
-    Choice,
-    Launch,
-    Lowered,
-    Start,
-    Texture,
-    Workspace,
-    read_cl,
-    round_up,
-    with_defines,
-)
+from handheld.kernels.base import Arg, Buffer, Choice, Launch, Lowered, Start, Texture, Workspace, round_up
 from handheld.kernels.contract_problem import ConvMaps, MatmulMaps, Problem
+from handheld.kernels.contract_text import program_text
 from handheld.kernels.expr import Epilogue, epilogue
 from handheld.kernels.reshape import OWN, few_batches, half_output, long_rows, unit, within, within_reach
 
-#: The same numbers as in contract_maps.cl.
-MODES = {"MATMUL": 0, "CONV": 1, "WEIGHT": 2}
-#: A define that selects a kernel, and the file of that kernel. Without any of them it is contract_register.cl.
-FILES = {
-    "COMBINE": "contract_combine.cl",
-    "LOCAL": "contract_local.cl",
-    "DIRECT": "direct.cl",
-    "WINOGRAD": "winograd.cl",
-}
 MOST_CANDIDATES = 40
 MOST_COLUMNS = 512  # The most columns of a block or a tile.
 
@@ -305,12 +284,9 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice:
         return Lowered((), why="empty output")
     if problem.half_products and not caps.fp16:
         raise PlanError(f"{caps.name} has no arithmetic in halves (cl_khr_fp16). Try: precision='half'")
-    tiles = None if choice else winograd.cut(problem, caps)
-    if tiles is not None:
-        return winograd.lower(problem, tiles, node, graph, _text, partial(_product, caps))
-    cut_direct = None if choice or problem.half_products else direct.blocks(problem, caps)
-    if cut_direct is not None:
-        return direct.lower(problem, cut_direct, node, graph, caps, _text)
+    special = None if choice else _special(problem, node, graph, caps)
+    if special is not None:
+        return special
     variant = _variant(caps)
     cut = variant.cut(problem, caps, choice or variant.choose(problem, caps))
     k_part = round_up(-(-problem.depth // cut.splits), cut.part)
@@ -325,7 +301,7 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice:
     end = epilogue(node, graph, OWN) if "program" in node.attrs else None
     last = end.args if end else (Buffer(node.outputs[0]),)
     half = half_output(node, graph)
-    text = _text(problem, end if splits == 1 else None, {**cut.defines, **(half if splits == 1 else {})})
+    text = program_text(problem, end if splits == 1 else None, {**cut.defines, **(half if splits == 1 else {})})
     launches: list[Launch] = []
     workspace: list[int] = []
     right: Arg = Buffer(own[1])
@@ -351,9 +327,24 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice:
     launches.append(Launch("contract", text, (*args, parts), wide, cut.local))
     head: tuple[Arg, ...] = (parts, *ints(splits), *(() if end else ints(size)))
     launches.append(
-        line("combine", _text(problem, end, {"COMBINE": 1, **half}), (*(maps if end else ()), *head, *last), size, caps)
+        line(
+            "combine",
+            program_text(problem, end, {"COMBINE": 1, **half}),
+            (*(maps if end else ()), *head, *last),
+            size,
+            caps,
+        )
     )
     return Lowered(tuple(launches), tuple(workspace), f"{why}, k in {splits} parts")
+
+
+def _special(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps) -> Lowered | None:
+    """The launches of a kernel that has no variants, if one of them is better than the default variant."""
+    tiles = winograd.cut(problem, caps)
+    if tiles is not None:
+        return winograd.lower(problem, tiles, node, graph, partial(_product, caps))
+    blocks = None if problem.half_products else direct.blocks(problem, caps)
+    return direct.lower(problem, blocks, node, graph, caps) if blocks else None
 
 
 def _product(
@@ -370,7 +361,7 @@ def _product(
         "",
         "__global float *at_ = out + (d0 * M + d1) * N + d2; *at_ = more ? *at_ + acc : acc;",
     )
-    text, launches, right = _text(problem, end, cut.defines), [], b
+    text, launches, right = program_text(problem, end, cut.defines), [], b
     if cut.panel:
         panels, chunks = -(-problem.n // cut.panel[0]), -(-problem.k // cut.panel[1])
         right = Workspace(len(workspace))
@@ -385,29 +376,3 @@ def _product(
 def _variant(caps: DeviceCaps) -> ModuleType:
     """The module that cuts problems into work-groups for a kind of device."""
     return contract_local if caps.kind == "gpu" else contract_register
-
-
-def _text(problem: Problem, end: Epilogue | None, tile: Mapping[str, int]) -> str:
-    """The program text. Without an epilogue the program writes partial sums, or combines them."""
-    defines: dict[str, object] = {"MODE": MODES[problem.mode], **tile}
-    if problem.mode == "MATMUL":
-        defines["BATCH"] = problem.batch
-    if problem.phased:
-        defines["PHASED"] = 1
-    kernel = next((v for k, v in FILES.items() if k in tile), "contract_register.cl")
-    text = read_cl("contract_maps.cl") + read_cl(kernel)
-    if kernel in ("contract_register.cl", "direct.cl", "winograd.cl"):
-        text = read_cl("wide.cl") + text
-    if "MATRIX" in tile:
-        text = read_cl("contract_maps.cl") + read_cl("matrix.cl") + read_cl("contract_matrix.cl") + read_cl(kernel)
-    if "COMBINE" not in tile:
-        defines |= {f"{name}_HALF": 1 for name, half in zip("AB", problem.halves, strict=True) if half}
-        defines |= {"ARITH_HALF": 1} if problem.half_products else {}
-    if any(name.endswith("_HALF") and name != "ARITH_HALF" for name in defines):
-        text = read_cl("half.cl") + text
-    if end is None:
-        defines["SPLIT"] = int("COMBINE" not in tile)
-        return with_defines(defines, text)
-    defines["EPILOGUE_PARAMS"] = end.params
-    defines["EPILOGUE"] = end.body.replace("\n", " ")
-    return with_defines(defines, end.helpers + text)

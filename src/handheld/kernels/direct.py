@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from handheld.device import DeviceCaps
@@ -16,7 +15,8 @@ from handheld.graph.graph import Graph, Node
 from handheld.kernels.args import ints, line
 from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, round_up
 from handheld.kernels.contract_problem import Problem
-from handheld.kernels.expr import Epilogue, epilogue
+from handheld.kernels.contract_text import program_text
+from handheld.kernels.expr import epilogue
 from handheld.kernels.reshape import OWN, half_output, within
 
 #: The same limits as in direct.cl.
@@ -24,8 +24,6 @@ REGION, TERMS, TOTAL, MOST_ROWS, SLAB = 32768, 256, 65536, 512, 64
 
 #: Blocks with all pixels: for this many bytes of weights or more, and about this many lanes; elements of their panels.
 MANY_WEIGHTS, WHOLE_LANES, MOST_PANEL = 1 << 19, 256, 65536
-
-WriteText = Callable[[Problem, Epilogue | None, Mapping[str, int]], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +182,7 @@ def _weight(problem: Problem, side: Side, tile_rows: int, vectors: int, all_lane
     return Blocks(images, rows, channels, lanes, grid, splits, part, tile_rows, vectors, problem.k)
 
 
-def lower(problem: Problem, cut: Blocks, node: Node, graph: Graph, caps: DeviceCaps, write_text: WriteText) -> Lowered:
+def lower(problem: Problem, cut: Blocks, node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     """The launches: `panels`, `direct` and, if the images are cut into parts, `combine`."""
     size = problem.sets * problem.m * problem.n
     width, maps = 16 * cut.vectors, ints(*problem.maps)
@@ -198,7 +196,7 @@ def lower(problem: Problem, cut: Blocks, node: Node, graph: Graph, caps: DeviceC
     end = epilogue(node, graph, OWN) if "program" in node.attrs else None
     last: tuple[Arg, ...] = end.args if end else (Buffer(node.outputs[0]),)
     half = half_output(node, graph)
-    text = write_text(problem, end if cut.splits == 1 else None, {**tile, **(half if cut.splits == 1 else {})})
+    text = program_text(problem, end if cut.splits == 1 else None, {**tile, **(half if cut.splits == 1 else {})})
     first = Launch(
         "panels",
         text,
@@ -225,7 +223,7 @@ def lower(problem: Problem, cut: Blocks, node: Node, graph: Graph, caps: DeviceC
     second = Launch("direct", text, (*args, Workspace(1)), wide, (1, 1, 1))
     combine = line(
         "combine",
-        write_text(problem, None, {"COMBINE": 1, **half}),
+        program_text(problem, None, {"COMBINE": 1, **half}),
         (Workspace(1), *ints(cut.splits, size), *last),
         size,
         caps,

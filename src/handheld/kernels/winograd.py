@@ -17,7 +17,8 @@ from handheld.graph.graph import Graph, Node
 from handheld.kernels.args import ints
 from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace
 from handheld.kernels.contract_problem import MatmulMaps, Problem
-from handheld.kernels.expr import Epilogue, epilogue
+from handheld.kernels.contract_text import program_text
+from handheld.kernels.expr import epilogue
 from handheld.kernels.reshape import OWN, half_output, within
 
 TAPS, POINTS, SIDE = 9, 16, 2  # taps of a convolution, elements of a transformed tile, results of a tile across
@@ -29,7 +30,6 @@ FLOPS, FASTER = 100.0, 0.85  # per nanosecond; the share of the other kernel's t
 BYTES, FAR_BYTES = 16.0, 5.0  # per nanosecond, in the cache and beyond
 LAUNCHES = 10_000.0  # launches of a part
 
-WriteText = Callable[[Problem, Epilogue | None, Mapping[str, int]], str]
 #: Makes the launches of a product: operands, result, whether it is added to what is there, maps, and the bytes of the
 #: scratch buffers, to which it may add its own.
 Product = Callable[[Arg, Arg, Arg, bool, MatmulMaps, list[int]], list[Launch]]
@@ -84,13 +84,13 @@ def _gains(problem: Problem, tiles: Tiles, results: int, row_bytes: int) -> bool
     return after < FASTER * before
 
 
-def lower(problem: Problem, tiles: Tiles, node: Node, graph: Graph, write_text: WriteText, product: Product) -> Lowered:
+def lower(problem: Problem, tiles: Tiles, node: Node, graph: Graph, product: Product) -> Lowered:
     """The launches of a convolution or of a gradient."""
     defines = {"WINOGRAD": 1, "VW": tiles.together, **half_output(node, graph)}
     within(node, POINTS * max(problem.m, tiles.channels) * tiles.part * tiles.across, "elements of its tiles")
     within(node, POINTS * problem.m * tiles.channels, "elements of its products")
     make = _weight if problem.mode == "WEIGHT" else _both
-    launches, workspace = make(problem, tiles, node, graph, defines, write_text, product)
+    launches, workspace = make(problem, tiles, node, graph, defines, product)
     parts = f", {tiles.parts} parts" if tiles.parts > 1 else ""
     return Lowered(tuple(launches), tuple(workspace), f"Winograd, {tiles.together} tiles at a time{parts}")
 
@@ -102,18 +102,12 @@ def _part(tiles: Tiles, number: int) -> tuple[int, int]:
 
 
 def _both(
-    problem: Problem,
-    tiles: Tiles,
-    node: Node,
-    graph: Graph,
-    defines: Mapping[str, int],
-    write_text: WriteText,
-    product: Product,
+    problem: Problem, tiles: Tiles, node: Node, graph: Graph, defines: Mapping[str, int], product: Product
 ) -> tuple[list[Launch], list[int]]:
     """conv and conv_input. Scratch buffers: 0 the transformed weights, 1 the tiles of the input, 2 the products."""
     m, c, maps = problem.m, tiles.channels, ints(*problem.maps)
     end = epilogue(node, graph, OWN)
-    plain, last = write_text(problem, None, defines), write_text(problem, end, defines)
+    plain, last = program_text(problem, None, defines), program_text(problem, end, defines)
     most = POINTS * tiles.part * tiles.across * 4
     workspace = [POINTS * m * c * 4, most * c, most * m]
     launches = [Launch("weights", plain, (Buffer(problem.a), *maps, Workspace(0)), (m, 1, 1), (1, 1, 1))]
@@ -131,17 +125,11 @@ def _both(
 
 
 def _weight(
-    problem: Problem,
-    tiles: Tiles,
-    node: Node,
-    graph: Graph,
-    defines: Mapping[str, int],
-    write_text: WriteText,
-    product: Product,
+    problem: Problem, tiles: Tiles, node: Node, graph: Graph, defines: Mapping[str, int], product: Product
 ) -> tuple[list[Launch], list[int]]:
     """conv_weight. Scratch buffers: 0 the tiles of dy, 1 those of the input, 2 the products, summed over the parts."""
     m, c, maps = problem.m, tiles.channels, ints(*problem.maps)
-    text = write_text(problem, None, defines)
+    text = program_text(problem, None, defines)
     most = POINTS * tiles.part * tiles.across * 4
     workspace = [most * m, most * c, POINTS * m * c * 4]
     launches: list[Launch] = []
