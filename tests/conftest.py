@@ -17,6 +17,9 @@ os.environ["HANDHELD_CACHE"] = tempfile.mkdtemp(prefix="handheld-test-")
 # A new cache folder knows no driver; tests of the check (tests/drivers) turn it on.
 os.environ.setdefault("HANDHELD_DRIVER_CHECK", "off")
 
+# The cores are busy with tests. One process per core would compile kernels for each of them, and each would start anew.
+os.environ.setdefault("HANDHELD_COMPILE_AHEAD", "off")
+
 # PyTorch's idle threads sleep instead of spinning. With one process per core, spinning would take most of the time.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # The filter of pyproject.toml, for the processes that tests start.
