@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
@@ -28,6 +29,16 @@ os.environ["PYTHONWARNINGS"] = "error:programs built separately"
 
 # A background job of a shell ignores Ctrl-C, and the processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The tests are imported without Python's garbage collector, which would look at all of PyTorch again and again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From now on the collector leaves alone what was imported. None of it is garbage."""
+    gc.freeze()
+    gc.enable()
+
 
 #: Tests that depend on clocks and signals, on machines that are shared. A failed test here runs again, at
 #: most twice, and is shown as R. Op cases, kernels, passes and whole models are never run again.
