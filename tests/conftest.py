@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
@@ -17,6 +18,9 @@ os.environ["HANDHELD_CACHE"] = tempfile.mkdtemp(prefix="handheld-test-")
 # A new cache folder knows no driver; tests of the check (tests/drivers) turn it on.
 os.environ.setdefault("HANDHELD_DRIVER_CHECK", "off")
 
+# The cores are busy with tests. One process per core would compile kernels for each of them, and each would start anew.
+os.environ.setdefault("HANDHELD_COMPILE_AHEAD", "off")
+
 # PyTorch's idle threads sleep instead of spinning. With one process per core, spinning would take most of the time.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # The filter of pyproject.toml, for the processes that tests start.
@@ -25,6 +29,16 @@ os.environ["PYTHONWARNINGS"] = "error:programs built separately"
 
 # A background job of a shell ignores Ctrl-C, and the processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The tests are imported without Python's garbage collector, which would look at all of PyTorch again and again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From now on the collector leaves alone what was imported. None of it is garbage."""
+    gc.freeze()
+    gc.enable()
+
 
 #: Tests that depend on clocks and signals, on machines that are shared. A failed test here runs again, at
 #: most twice, and is shown as R. Op cases, kernels, passes and whole models are never run again.

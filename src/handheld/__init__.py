@@ -17,16 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from handheld.device import DeviceCaps
-from handheld.errors import HandheldError
-from handheld.frontend.entry import capture
-from handheld.profile.watching import watch
-from handheld.step import Step
-
 if TYPE_CHECKING:
     from handheld.analyse.compare import Comparison
     from handheld.analyse.run import Run
+    from handheld.device import DeviceCaps
+    from handheld.errors import HandheldError
     from handheld.frontend.capture import Capture
+    from handheld.frontend.entry import capture
     from handheld.measure.ceilings import Ceilings
     from handheld.partial.lora import lora, merge_lora
     from handheld.partial.quantise import quantise
@@ -34,7 +31,9 @@ if TYPE_CHECKING:
     from handheld.partial.sparse import sparse
     from handheld.plan.plan import Plan
     from handheld.profile.profiler import Profiler
+    from handheld.profile.watching import watch
     from handheld.run.verify import Verification
+    from handheld.step import Step
 
 __version__ = "0.1.0"
 __all__ = [
@@ -110,16 +109,22 @@ def __dir__() -> list[str]:
     return sorted((*__all__, "__doc__", "__version__", "errors"))
 
 
-#: What is imported when it is first used: its module may import PyTorch, or much else.
+#: What is imported when it is first used: its module may import PyTorch, or much else. Every process of Handheld
+#: imports this module, also those that only read sensors.
 _LATER = {
     "Capture": "handheld.frontend.capture",
+    "DeviceCaps": "handheld.device",
+    "HandheldError": "handheld.errors",
     "Profiler": "handheld.profile.profiler",
+    "Step": "handheld.step",
+    "capture": "handheld.frontend.entry",
     "freeze": "handheld.partial.select",
     "lora": "handheld.partial.lora",
     "merge_lora": "handheld.partial.lora",
     "quantise": "handheld.partial.quantise",
     "sparse": "handheld.partial.sparse",
     "train_only": "handheld.partial.select",
+    "watch": "handheld.profile.watching",
 }
 
 

@@ -18,7 +18,8 @@ from handheld.backends.opencl.devices import find, opencl
 from handheld.plan.quirks import compiles_at_launch
 from handheld.plan.texts import program_texts
 
-#: Trains one step with an empty folder of PoCL, twice, and prints how many kernels were compiled before.
+#: Trains one step with an empty folder of PoCL, twice, and prints how many kernels were compiled before. What is
+#: reported while it starts counts the programs that were compiled, and then those that are built.
 SCRIPT = """
 import torch, handheld
 from handheld.backends.opencl import ahead, session
@@ -28,10 +29,24 @@ model, batch = torch.nn.Linear(5, 3), (torch.ones(2, 5), torch.ones(2, 3))
 step = handheld.capture(
     model, lambda y, t: ((y - t) ** 2).mean(), torch.optim.SGD(model.parameters(), 0.1), batch
 )
-losses = [float(step.copy().plan("opencl").start().step(*batch)) for _ in range(2)]
-assert losses[0] == losses[1]
+def trained():
+    seen.append([])
+    with step.copy().plan("opencl").start(progress=lambda *words: seen[-1].append(words)) as trainer:
+        return float(trainer.step(*batch)), trainer.session.counters.builds
+
+seen = []
+(loss, total), again = trained(), trained()
+assert again == (loss, total) and total >= 3
+building = [("building", done, total) for done in range(total + 1)]
+assert seen == [building[1:] + building, building], seen
 print(*counts)
 """
+
+
+@pytest.fixture(autouse=True)
+def turned_on(monkeypatch):
+    """Elsewhere in the tests no other processes compile."""
+    monkeypatch.delenv(ahead.VARIABLE, raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +115,9 @@ def test_only_where_it_helps(plan, monkeypatch):
     programs = program_texts(plan).programs
     assert ahead.compile_ahead(plan, []) == 0
     monkeypatch.setattr(ahead, "LEAST_COST", 0)
+    with monkeypatch.context() as patch:
+        patch.setenv("HANDHELD_COMPILE_AHEAD", "off")
+        assert ahead.compile_ahead(plan, programs) == 0
     assert ahead.compile_ahead(replace(plan, caps=replace(plan.caps, driver="other", name="other")), programs) == 0
     assert ahead.compile_ahead(replace(plan, caps=replace(plan.caps, compute_units=1)), programs) == 0
 

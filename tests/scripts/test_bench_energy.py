@@ -15,9 +15,10 @@ from helpers.paths import clean_path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-#: With fewer windows than a measurement needs.
+#: With fewer and shorter windows than a measurement needs.
 START = (
-    "import sys, energy; energy.ROUNDS = energy.OTHER_ROUNDS = 2; energy.PLANTED_ROUNDS = 3; sys.exit(energy.main())"
+    "import sys, energy; energy.ROUNDS = energy.OTHER_ROUNDS = 2; energy.PLANTED_ROUNDS = 3; "
+    "energy.LEAST_S, energy.STEPS_S = 0.1, 0.5; sys.exit(energy.main())"
 )
 
 
@@ -31,7 +32,9 @@ def test_with_a_meter(tmp_path):
         "--only",
         "a",
         "--seconds",
-        "12.5",
+        "2.5",
+        "--ticks",
+        "10",
         "--other",
         "16",
         "--sensor",

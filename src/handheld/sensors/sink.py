@@ -22,13 +22,14 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Protocol
 
 from handheld.errors import SensorError
 from handheld.sensors.base import Channel
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 VERSION = 1
 _META = "CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;"
@@ -256,6 +257,8 @@ class Samples:
 
     def table(self, source: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         """Times in ns, and one row of values per time: one column per channel, NaN where none was read."""
+        import numpy as np  # Only readers need it. The process that samples does without, and is smaller.
+
         number = self._one("SELECT id FROM source WHERE name=?", source)
         if number is None:
             known = ", ".join(row["name"] for row in self.sources())
@@ -267,6 +270,8 @@ class Samples:
 
     def series(self, source: str, channel: str) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Times in s and values of one channel, without the missing values."""
+        import numpy as np
+
         names = [row["name"] for row in self.channels() if row["source"] == source]
         t_ns, data = self.table(source)
         if channel not in names:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from handheld.plan.plan import Plan
 
 COMMAND = python_module("handheld.backends.opencl.ahead_worker")
+#: Set to `off`, no other processes compile. They cost a second of processor time in all, which is lost if other work
+#: keeps the cores busy.
+VARIABLE = "HANDHELD_COMPILE_AHEAD"
 #: A kernel takes this many times as long to compile as its text to parse.
 KERNEL_COST = 4
 #: Characters: below this cost, starting the processes takes longer than they save.
@@ -52,10 +55,15 @@ class Job(NamedTuple):
         return folder / f"handheld-{key.hexdigest()[:32]}"
 
 
+def turned_off() -> bool:
+    """Whether no other processes may compile."""
+    return os.environ.get(VARIABLE, "").lower() in ("off", "0", "no")
+
+
 def compile_ahead(plan: Plan, programs: Sequence[ProgramText]) -> int:
     """Compiles the kernels of these programs of a plan, if that saves time. Returns how many it compiled."""
     folder, units = driver_folder(), plan.caps.compute_units
-    if units < 2 or folder is None or not compiles_at_launch(plan.caps):
+    if turned_off() or units < 2 or folder is None or not compiles_at_launch(plan.caps):
         return 0
     driver = f"{plan.caps.name}; {plan.caps.driver}"
     jobs = [job for job in jobs_of(plan, programs) if not job.mark(folder, driver).exists()]
