@@ -233,8 +233,19 @@ def _conv_maps(
     off: tuple[int, ...],
     phases: tuple[int, ...],
 ) -> ConvMaps:
-    """The maps of a convolution or one of its gradients. Raises PlanError if an index does not fit in 32 bits."""
+    """The maps of a convolution or one of its gradients. Raises PlanError if an index does not fit in 32 bits.
+
+    Taps that see only padding, as the outer ones over an image of one pixel, are left out if they are terms.
+    """
     a_m, a_g, a_c, a_r, a_s = a_steps
+    first = [0, 0]
+    if node.op != "conv_weight" and phases == (1, 1):
+        axes = zip(rows, unit_step, step, off, b.shape[2:], taps[1:], strict=True)
+        live = [_live_taps(*axis) for axis in axes]
+        first = [low for low, _ in live]
+        off = tuple(o + low * e for o, low, e in zip(off, first, step, strict=True))
+        taps = (taps[0], *(count for _, count in live))
+        mnk = (*mnk[:2], math.prod(taps))
     b_g, b_n, b_c, b_h, b_w = b_steps
     skip = tuple(p // math.gcd(p, e) for p, e in zip(phases, step, strict=True))
     within_reach(node, b, rows, unit_step, taps[1:], step, off)
@@ -242,7 +253,7 @@ def _conv_maps(
     return ConvMaps(
         groups * phases[0] * phases[1],
         *mnk,
-        a_0=a.offset,
+        a_0=a.offset + first[0] * a_r + first[1] * a_s,
         a_m=a_m,
         a_g=a_g,
         a_c=a_c,
@@ -336,6 +347,13 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice:
         )
     )
     return Lowered(tuple(launches), tuple(workspace), f"{why}, k in {splits} parts")
+
+
+def _live_taps(count: int, unit_step: int, step: int, off: int, size: int, taps: int) -> tuple[int, int]:
+    """The first tap of an axis that reaches a pixel of the image from any of `count` results, and the number of taps
+    from there to the last one."""
+    live = [tap for tap in range(taps) if any(0 <= y * unit_step + off + tap * step < size for y in range(count))]
+    return (live[0], live[-1] - live[0] + 1) if live else (0, taps)
 
 
 def _special(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps) -> Lowered | None:
