@@ -77,3 +77,12 @@ def test_it_is_used_where_it_pays():
     """Not with few channels, where the tiles cost more than they save, and not on GPUs."""
     assert tiles(256) is not None and tiles(64) is not None
     assert tiles(16) is None and tiles(256, "gpu") is None
+
+
+def test_more_elements_than_an_index_counts(monkeypatch):
+    """Another kernel takes the convolution."""
+    largest = winograd.POINTS * 256 * max(256, 4 * 28 * 28)
+    monkeypatch.setattr(winograd, "LIMIT", largest)
+    assert tiles(256) is not None
+    monkeypatch.setattr(winograd, "LIMIT", winograd.POINTS * 256 * 256 - 1)
+    assert tiles(256) is None

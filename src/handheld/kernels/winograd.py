@@ -19,7 +19,7 @@ from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace
 from handheld.kernels.contract_problem import MatmulMaps, Problem
 from handheld.kernels.contract_text import program_text
 from handheld.kernels.expr import epilogue
-from handheld.kernels.reshape import OWN, half_output, within
+from handheld.kernels.reshape import LIMIT, OWN, half_output
 
 TAPS, POINTS, SIDE = 9, 16, 2  # taps of a convolution, elements of a transformed tile, results of a tile across
 #: Bytes of the transformed tiles of a part, the most parts, and the longest line of pixels (LINE in winograd.cl).
@@ -73,7 +73,13 @@ def cut(problem: Problem, caps: DeviceCaps) -> Tiles | None:
     part = min(max(PART // row_bytes, 1, -(-rows // MOST_PARTS)), rows)
     part = -(-rows // -(-rows // part))
     tiles = Tiles(channels, rows, down, across, next(n for n in (16, 8, 4) if n <= across), part)
-    return tiles if _gains(problem, tiles, images * high * wide, row_bytes) else None
+    return tiles if _counts(problem, tiles) and _gains(problem, tiles, images * high * wide, row_bytes) else None
+
+
+def _counts(problem: Problem, tiles: Tiles) -> bool:
+    """Whether every element of the scratch buffers has a 32-bit index."""
+    m, c, pixels = problem.m, tiles.channels, tiles.part * tiles.across
+    return POINTS * max(m * pixels, c * pixels, m * c) <= LIMIT
 
 
 def _gains(problem: Problem, tiles: Tiles, results: int, row_bytes: int) -> bool:
@@ -87,8 +93,6 @@ def _gains(problem: Problem, tiles: Tiles, results: int, row_bytes: int) -> bool
 def lower(problem: Problem, tiles: Tiles, node: Node, graph: Graph, product: Product) -> Lowered:
     """The launches of a convolution or of a gradient."""
     defines = {"WINOGRAD": 1, "VW": tiles.together, **half_output(node, graph)}
-    within(node, POINTS * max(problem.m, tiles.channels) * tiles.part * tiles.across, "elements of its tiles")
-    within(node, POINTS * problem.m * tiles.channels, "elements of its products")
     make = _weight if problem.mode == "WEIGHT" else _both
     launches, workspace = make(problem, tiles, node, graph, defines, product)
     parts = f", {tiles.parts} parts" if tiles.parts > 1 else ""
