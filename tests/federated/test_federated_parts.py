@@ -15,7 +15,7 @@ from handheld.errors import HandheldError, ResultsError
 from handheld.federated.app import write_app
 from handheld.federated.compress import Form, decode, encode
 from handheld.federated.local import Site, Work
-from handheld.federated.model import arrays_of, exchanged, mark, problem_of
+from handheld.federated.model import arrays_of, difference, exchanged, mark, problem_of
 from handheld.federated.protocols import as_data
 from handheld.federated.record import (
     COMPLETE,
@@ -28,6 +28,7 @@ from handheld.federated.record import (
     read_record,
 )
 from handheld.federated.select import Select
+from handheld.package import load
 from helpers.federated import BATCH, make_data, make_step, network
 
 
@@ -53,10 +54,39 @@ def test_only_what_trains_is_exchanged() -> None:
 
 
 def test_the_mark_tells_models_apart_but_not_batch_sizes() -> None:
-    assert mark(other_step(network())) == mark(other_step(network(), batch=7))
+    assert difference(mark(other_step(network())), mark(other_step(network(), batch=7))) == ""
     with_relu = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
     wider = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.Tanh(), torch.nn.Linear(9, 3))
     assert len({mark(other_step(model)) for model in (network(), with_relu, wider)}) == 3
+
+
+def test_the_mark_says_what_differs(tmp_path: Path) -> None:
+    """Also what no name, shape or op shows: numbers in the layers, the loss and the optimizer, and frozen weights."""
+
+    def marked(
+        slope: float = 0.1, smoothing: float = 0.0, momentum: float = 0.9, rate: float = 0.1, frozen: float = 1.0,
+        batch: int = BATCH,
+    ) -> str:  # fmt: skip
+        torch.manual_seed(3)
+        layers = [torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.LeakyReLU(slope), torch.nn.Linear(8, 3)]
+        model = torch.nn.Sequential(*layers, torch.nn.Linear(3, 3))
+        torch.nn.init.constant_(model[-1].weight, frozen)
+        handheld.freeze(model, "4.*")
+        trained = [value for value in model.parameters() if value.requires_grad]
+        optimizer = torch.optim.SGD(trained, lr=rate, momentum=momentum)
+        example = (torch.zeros(batch, 6), torch.zeros(batch, dtype=torch.long))
+        step = handheld.capture(model, torch.nn.CrossEntropyLoss(label_smoothing=smoothing), optimizer, example)
+        return mark(load(step.save(tmp_path / "saved.step")))
+
+    first = marked()
+    assert difference(first, marked()) == "" and difference(first, marked(rate=0.2)) == ""
+    assert difference(first, marked(batch=7)) == ""
+    assert difference(first, marked(slope=0.2)) == "layers"
+    assert difference(first, marked(momentum=0.8)) == "optimizer"
+    assert difference(first, marked(frozen=2.0)) == "frozen values"
+    assert difference(marked(smoothing=0.1), marked(smoothing=0.2)) == "constants"
+    assert difference(first, marked(smoothing=0.1)) == "loss"
+    assert difference(first, "other") == "mark"
 
 
 def test_bad_updates_are_named() -> None:

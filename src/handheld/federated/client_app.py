@@ -24,7 +24,7 @@ from handheld.federated.flower import (
     config_in,
 )
 from handheld.federated.local import DataSource, Facts, Site, Work, batches_in, samples_in
-from handheld.federated.model import StepSource, mark, version
+from handheld.federated.model import StepSource, difference, mark, problem_of, version
 from handheld.federated.shared_step import shared
 from handheld.run.metrics import Metric
 
@@ -125,6 +125,10 @@ class _Worker:
                 raise HandheldError("updates of a client with mods cannot be compressed. Try: compress=''")
             result = site.train(arrays, train, work, run)
             sent, costs = result.arrays, result.costs
+            bad = problem_of(sent, arrays)
+            if bad:  # It would also spoil what error feedback keeps for later rounds.
+                steps = {"round": work.round, "steps": result.steps, "samples": result.samples, "device": site.name}
+                return facts_record({**costs, **steps, "error": bad, "kind": "BadUpdate"})
             if form.kind:
                 left = arrays_in(context.state, LEFT)  # Flower keeps it with the node.
                 change = {name: result.arrays[name] - arrays[name] for name in arrays}
@@ -205,8 +209,8 @@ def work_of(config: Mapping[str, Any]) -> Work:
 def _same_model(config: Mapping[str, Any], own: str) -> None:
     """Raises HandheldError if the server trains another model than this device has."""
     wanted = str(config.get("model", ""))
-    if wanted and wanted != own:
-        raise HandheldError(f"the server trains model {wanted}, this device has model {own}. Try: the same app on both")
+    if wanted and (what := difference(own, wanted)):
+        raise HandheldError(f"the server trains another model: its {what} differs. Try: the same app on both")
 
 
 def facts_record(facts: Mapping[str, Any]) -> RecordDict:

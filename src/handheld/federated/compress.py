@@ -48,8 +48,12 @@ class Form:
 
 
 def encode(form: Form, update: Mapping[str, np.ndarray], left: Mapping[str, np.ndarray]) -> tuple[State, State]:
-    """The parts that are sent, and what is left for the next round. `left` is that of the round before."""
+    """The parts that are sent, and what is left for the next round. `left` is that of the round before. Raises
+    HandheldError if a value is not finite: no form can express it, and it would stay in what is left."""
     whole = {name: array + left[name] if name in left else array for name, array in update.items()}
+    for name, array in whole.items():
+        if not np.isfinite(array).all():
+            raise HandheldError(f"{name} has values that are not finite")
     parts: State = {}
     if form.kind == "int8":
         for name, array in whole.items():

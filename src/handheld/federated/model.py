@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,21 +49,80 @@ def arrays_of(step: Step) -> State:
     return {name: np.ascontiguousarray(state[name]) for name in exchanged(step)}
 
 
+#: The parts of a mark, and what their difference is called. The last one counts only if the shapes of the batch agree:
+#: the mean over a batch is a constant.
+PARTS = ("exchanged arrays", "layers", "loss", "optimizer", "frozen values", "batch", "constants")
+
+
 def mark(step: Step) -> str:
-    """A short text that is equal for equal models: names, shapes and types of what is exchanged, and the ops of the
-    model. The batch size is not part of it."""
-    graph = step.graphs.get("predict") or next(iter(step.graphs.values()))
-    facts = {
-        "arrays": [
-            [name, list(step.slots[slot].shape), step.slots[slot].torch_dtype] for name, slot in exchanged(step).items()
-        ],
-        "ops": [[node.op, node.origin.path, node.origin.torch_op, _scalar_ops(node)] for node in graph.nodes],
-    }
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+    """A short text that is equal for equal models: a digest of each of `PARTS`. Models that differ only in their batch
+    size are equal. Learning rates, seeds and counters are not part of it."""
+    training = [graph for name, graph in step.graphs.items() if name not in ("predict", "evaluate")]
+    layers = step.graphs.get("predict") or next(iter(step.graphs.values()))
+    nodes = [node for graph in training for node in graph.nodes]
+    learns = [node for node in nodes if node.origin.phase != "update"]
+    parts = (
+        [[name, list(step.slots[slot].shape), step.slots[slot].torch_dtype] for name, slot in exchanged(step).items()],
+        [_described(node, numbers=True) for node in layers.nodes],
+        [_described(node, numbers=False) for node in learns],
+        [_described(node, numbers=True) for node in nodes if node.origin.phase == "update"],
+        _frozen(step),
+        [[list(graph.tensors[given.tensor].shape) for given in graph.inputs] for graph in training],
+        [[_described(node, numbers=True), _numbers(node)] for node in learns],
+    )
+    return ".".join(hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:8] for part in parts)
 
 
-def _scalar_ops(node: Node) -> list[str]:
-    return [instruction.op for instruction in node.attrs.get("program", ())]
+def difference(mark: str, other: str) -> str:
+    """What differs between the models of two marks, or ""."""
+    pairs = dict(zip(PARTS, zip(mark.split("."), other.split("."), strict=False), strict=False))
+    if len(pairs) < len(PARTS):
+        return "" if mark == other else "mark"
+    differs = [part for part, (one, two) in pairs.items() if one != two]
+    return next((part for part in differs if part != "batch" and (part != "constants" or "batch" not in differs)), "")
+
+
+def _described(node: Node, *, numbers: bool) -> list[Any]:
+    """A node without what depends on the size of the batch. `numbers`: with attributes and constants."""
+    program = node.attrs.get("program", ())
+    facts: list[Any] = [node.op, node.origin.path, node.origin.torch_op]
+    facts.append([[one.op, one.dtype, list(one.args)] for one in program])
+    if numbers:
+        facts.append({name: repr(value) for name, value in node.attrs.items() if name not in ("shape", "program")})
+        over_batch = node.op == "reduce" and 0 in node.attrs["axes"]
+        facts.append([] if over_batch else _constants(node))
+    return facts
+
+
+def _constants(node: Node) -> list[str]:
+    return [_text(one.params[0]) for one in node.attrs.get("program", ()) if one.op == "const"]
+
+
+def _numbers(node: Node) -> list[Any]:
+    """All constants of a node, and how it reads its inputs."""
+    return [_constants(node), [[view.tensor, view.shape, view.strides, view.offset] for view in node.inputs]]
+
+
+def _text(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _frozen(step: Step) -> list[list[str]]:
+    """The weights and buffers that training does not change, with digests of their values."""
+    written = {write.slot for graph in step.graphs.values() for write in graph.writes}
+    return [
+        [name, hashlib.sha256(np.ascontiguousarray(step.values[name]).reshape(-1).view(np.uint8).data).hexdigest()]
+        for name, slot in step.slots.items()
+        if slot.role in ("parameter", "buffer")
+        and name in step.values
+        and name not in written
+        and not _is_proximal(slot.names or (name,))
+    ]
+
+
+def _is_proximal(names: Sequence[str]) -> bool:
+    """Whether a slot belongs to FedProx: the server sets its value."""
+    return any(name.startswith((WEIGHT, ANCHOR)) for name in names)
 
 
 #: FedProx: the weight of the distance, and the arrays that it is measured from (proximal_term.py).

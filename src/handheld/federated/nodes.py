@@ -12,6 +12,7 @@ from flwr.common.logger import log
 from handheld.errors import HandheldError
 from handheld.federated.client_app import CONFIG, FACTS
 from handheld.federated.flower import ConfigRecord, Grid, Message, MessageType, RecordDict, config_in
+from handheld.federated.model import difference
 from handheld.federated.record import Record
 from handheld.federated.select import Select
 
@@ -114,8 +115,8 @@ class Nodes:
             return (
                 f"it has Handheld {facts.get('version')}, the server has {self._record.version}. Try: the same release"
             )
-        if facts.get("model") != self._record.model:
-            return f"it has model {facts.get('model')}, the server has {self._record.model}. Try: the same app on both"
+        if what := difference(str(facts.get("model")), self._record.model):
+            return f"it has another model than the server: its {what} differs. Try: the same app on both"
         if self._record.settings.get("secure") and not facts.get("secure"):
             return "it does not mask its updates. Try: federated.client(..., secure=True)"
         return "" if facts.get("batches") else "it has no training data"
