@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from handheld.graph.graph import Graph, Node
+from handheld.graph.graph import Graph, Node, contiguous_strides
 from handheld.graph.program import REDUCTIONS, Builder, Instr, Store
 from handheld.passes.clean import trim
 from handheld.passes.edit import Editor
 from handheld.passes.spaces import lift, respace, same_walk, store_strides
+from handheld.passes.turn import turn
 
 #: Pointers and sizes must fit into 1 KiB of kernel arguments, and into registers.
 MAX_BUFFERS = 20
@@ -26,6 +27,8 @@ MAX_INSTRUCTIONS = 160
 MIN_ROWS = 4
 #: ... unless it has at most this many elements.
 SMALL = 4096
+#: A map joins a reader that transposes its results if the reader takes at least this many neighbours at a time.
+MIN_RUN = 8
 
 
 def fuse_loops(graph: Graph) -> Graph:
@@ -58,6 +61,8 @@ def _join_into(edit: Editor, consumer: int) -> int | None:
         if not _is_loop(earlier) or earlier.origin.phase != node.origin.phase:
             continue
         both = join(earlier, node)
+        if both is None and not edit.needed(earlier.outputs[0], {producer, consumer}):
+            both = join_turned(earlier, node)
         if both is None:
             continue
         both = _without_unused(edit, both, {producer, consumer})
@@ -109,6 +114,23 @@ def join(producer: Node, consumer: Node) -> Node | None:
             if k in gathered or view.shape != shape or not same_walk(view, walk):
                 return None
     return _combine(first, second, store_of)
+
+
+def join_turned(producer: Node, consumer: Node) -> Node | None:
+    """Joins a map whose one output the consumer reads transposed, in runs of neighbours. Nothing else needs it."""
+    if producer.op != "map" or len(producer.outputs) > 1:
+        return None
+    views = {view for view in consumer.inputs if view.tensor == producer.outputs[0]}
+    if len(views) > 1:
+        return None
+    view = views.pop()
+    run = next((n for n, s in zip(view.shape[::-1], view.strides[::-1], strict=True) if n > 1 and s == 1), 0)
+    turned = turn(producer, view) if run >= MIN_RUN else None
+    if turned is None:
+        return None
+    straight = replace(view, strides=contiguous_strides(view.shape))
+    inputs = tuple(straight if each == view else each for each in consumer.inputs)
+    return join(turned, replace(consumer, inputs=inputs))
 
 
 def _common_space(p: Node, c: Node) -> tuple[Node, Node] | None:
