@@ -10,7 +10,7 @@ import pytest
 
 from handheld.analyse.advise import RULES, advice
 from handheld.analyse.rules.base import Advice
-from handheld.analyse.rules.growth import Growth
+from handheld.analyse.rules.growth import Growth, memory_of
 from handheld.analyse.run import Run
 from handheld.sensors.base import Channel
 from handheld.store.commands import LAUNCH, UPLOAD
@@ -71,6 +71,12 @@ def test_launches(tmp_path):
         assert item.gain.factor == pytest.approx(16, rel=0.2), "nothing but launches"
         assert item.command == "handheld profile lenet5 --batch 128"
         assert [one.rule for one in advice(run)].count("batch") == 0, "the same change is said once"
+
+
+def test_a_memory_limit_of_the_run_ends_the_growth(tmp_path):
+    options = {"precision": "float32", "memory_limit_bytes": 4 << 20}
+    with run_of(tmp_path, TINY, [0.012] * 12, plan_options=options) as run:
+        assert memory_of(run) == 4 << 20, "not the memory of the device"
 
 
 def test_no_launches(tmp_path):

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+import shlex
+from dataclasses import fields, replace
 
 import pytest
 
 import handheld
+from handheld.analyse.rules.command import command
+from handheld.cli import profile as profile_command
+from handheld.cli.data_options import DataOptions
+from handheld.cli.means_options import Means
 from handheld.cli.repeating import Request
 from handheld.cli.trying import Trial, made, request_of
+from handheld.partial.options import PartialOptions
 from handheld.profile.turns import Turns, stepping, take_turns
 from helpers.advised_runs import launch_bound
 from helpers.commands import fails
 from helpers.known_ceilings import store_ceilings
 from helpers.run_files import MadeRun
 
+#: What a printed command need not say: only a workload has a size, and the others are the same in every command.
+UNCHANGED = ("model", "size", "on", "fit", "moves", "tuning")
 FREEZABLE = """
 import torch
 from torch import nn
@@ -147,6 +156,33 @@ def test_a_long_heading_is_indented(run, tmp_path):
     lines = run("advise", str(tmp_path / "long.run")).stdout.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("1. "))
     assert lines[at + 1].startswith("   ")
+
+
+def test_a_printed_command_is_the_one_that_was_run_and_the_change(run, work, tmp_path, monkeypatch):
+    """Every option of the request is in the command, which is read by the command itself."""
+    given = DataOptions((8, 8), True, "", False, "y", ("a b", "c"), ("d",), True, 16)
+    partial = PartialOptions(("head", "biases"), ("first*",), 4, ("head",), 8)
+    means = Means(True, True, "some where", 8)
+    asked = Request(
+        *("mine.py:make", None, "opencl", "half", 12, 200, "train", "data.npz", 3, given, partial, 96 << 20, means)
+    )
+    assert all(getattr(asked, field.name) != field.default for field in fields(asked) if field.name not in UNCHANGED)
+    settings = {"model": asked.model, "batch": 12, "repeat": asked.to_json()}
+    monkeypatch.setattr(profile_command, "_prepared", lambda request, json: requests.append(request) or stop())
+    requests: list[Request] = []
+    with MadeRun(tmp_path / "asked.run", device="opencl", settings=json.loads(json.dumps(settings))).open() as opened:
+        for words, expected in (("", asked), ("--batch 24", replace(asked, batch=24))):
+            printed = command(opened, words)
+            assert "--memory-limit 96MiB" in printed and printed.count("--batch") == 1
+            assert "stopped" in run(*shlex.split(printed)[1:]).stderr
+            assert requests[-1] == expected
+        tuned = command(opened, "--budget 20", "tune")
+        assert "--precision half --graph train" in tuned and "--memory-limit" not in tuned and "--steps" not in tuned
+        assert "--graph" not in command(opened, "", "train")
+
+
+def stop() -> None:
+    raise handheld.HandheldError("stopped")
 
 
 def test_a_run_that_does_not_name_its_model(run, tmp_path, tiny):

@@ -9,13 +9,19 @@ import pytest
 import torch
 
 import handheld
+from handheld.analyse.rules.base import Change
+from handheld.cli.repeating import Request, as_measured
+from handheld.cli.trying import _then, made, request_of
 from handheld.cost.time import TimeModel
 from handheld.errors import HandheldError
 from handheld.limits import planning
 from handheld.limits.prices import USUAL, DevicePrices
+from handheld.partial.options import PartialOptions
 from handheld.plan.fit import Fit, fit_text, fits_of
+from handheld.profile.facts import plan_hash
 from handheld.run.planning import plan_step
 from helpers.commands import fails
+from helpers.run_files import MadeRun
 
 DEEP = """
 import torch
@@ -128,3 +134,27 @@ def test_a_size_that_is_none(run, deep):
     for command in ("train", "profile", "verify", "fit"):
         data = ("--data", "digits") if command == "train" else ()
         fails(run(command, deep, *data, "--memory-limit", "lots"), "--memory-limit 'lots' must be a size", "512MiB")
+
+
+def test_advice_is_tried_on_the_plan_that_was_advised_on(run, deep, work):
+    """The plan before the change computes the same again, and the one after it has the same limit and means."""
+    words = ("--memory-limit", str(TIGHT), "--out", "advised.run")
+    assert run("profile", deep, "--seed", "5", *words, *WORDS).exit_code == 0
+    with handheld.open_run("advised.run") as opened:
+        asked = request_of(opened)
+        before, _ = made(as_measured(opened, asked, work))
+        assert plan_hash(before) == opened.meta["plan_hash"] and fits_of(before.options)
+        after, _ = made(_then(opened, asked, Change(batch=4), before, work))
+    assert after.options["memory_limit_bytes"] == TIGHT
+    assert after.graphs["train"].graph.tensors[after.step.graphs["train"].inputs[0].tensor].shape[0] == 4
+
+
+def test_what_trains_within_a_budget_is_the_same_after_a_change(run, deep, work):
+    partial = PartialOptions(("sparse:400KiB",))
+    asked = Request(deep, batch=8, partial=partial)
+    before, _ = made(asked)
+    chosen = PartialOptions.of(before.step.meta)
+    assert chosen.only and not chosen.sparse
+    with MadeRun(work / "sparse.run").open() as opened:
+        then = _then(opened, asked, Change(batch=4), before, work)
+    assert then.partial == chosen and then.batch == 4

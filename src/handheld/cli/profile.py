@@ -22,11 +22,11 @@ from handheld.cli.options import SPEC_HELP, Data, Json, MemoryLimit, OnAutoFleet
 from handheld.cli.partial_options import with_partial_options
 from handheld.cli.placing import AUTO, Wanted, placed
 from handheld.cli.prepare import capture_example, check_frozen
-from handheld.cli.repeating import Request, asked, tell
+from handheld.cli.repeating import Request, asked, planned, tell
 from handheld.cli.report import write_beside
 from handheld.cli.run_tables import present
 from handheld.cli.stages import stages
-from handheld.errors import HandheldError, PlanError, TargetLost
+from handheld.errors import HandheldError, TargetLost
 from handheld.fleet.figures import RUN
 from handheld.measure import ceilings
 from handheld.partial.options import WHOLE, PartialOptions
@@ -37,7 +37,6 @@ from handheld.profile.run import STEPS, Progress
 from handheld.profile.run import profile as measure
 from handheld.progress import report
 from handheld.resolve import ModelSpec, open_model
-from handheld.run.planning import plan_step
 from handheld.step import Step
 
 Batch = Annotated[
@@ -196,7 +195,7 @@ def _prepared(request: Request, json: bool) -> _Prepared:
         step, runs = _captured(spec, batch_size, request.seed, request.data, request.given)
         inputs = _inputs(step, runs, request.graph, request.seed)
         names = list(inputs)
-        plan = _plan(step, names, request)
+        plan = planned(step, names, request)
     settings = {
         "what": spec.name,
         "batch": batch_size,
@@ -209,23 +208,6 @@ def _prepared(request: Request, json: bool) -> _Prepared:
         "repeat": dataclasses.replace(request, batch=batch_size, tuning=request.tuning is not False).to_json(),
     }
     return _Prepared(plan, inputs[names[0]] if len(names) == 1 else inputs, names, spec.name, spec.folder, settings)
-
-
-def _plan(step: Step, names: list[str], request: Request) -> Plan:
-    """The plan of a request. A repeated run has the same fit again, unless its model is another one now."""
-    options: dict[str, Any] = {
-        "graphs": names,
-        "precision": request.precision,
-        "tuning": request.tuning,
-        "memory_limit_bytes": request.memory_limit,
-    }
-    if request.fit or request.moves:
-        try:
-            kept = {key: value for key, value in request.means.options().items() if key != "spill"}
-            return plan_step(step, request.on, fit=request.fit, moves=request.moves, **options, **kept)
-        except (PlanError, KeyError, TypeError, ValueError) as error:
-            output.warn(f"what the repeated run did to fit cannot be repeated: {error}. It is decided again")
-    return step.plan(request.on, **options, **request.means.options())
 
 
 def _tell_and_measure(made: _Prepared, known: Run | None, no_ceilings: bool, json: bool) -> None:

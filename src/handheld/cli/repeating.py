@@ -19,12 +19,15 @@ from handheld.analyse.run import Run, open_run
 from handheld.cli import output
 from handheld.cli.data_options import PLAIN, DataOptions
 from handheld.cli.means_options import AS_IS, Means
-from handheld.errors import HandheldError, RunFileError
+from handheld.device import DeviceCaps
+from handheld.errors import HandheldError, PlanError, RunFileError
 from handheld.partial.options import WHOLE, PartialOptions
 from handheld.plan.plan import Plan
-from handheld.plan.tuning import Entry, TuningRecord
+from handheld.plan.tuning import Entry, TuningRecord, load_tuning
 from handheld.profile.facts import facts
 from handheld.profile.run import STEPS
+from handheld.run.planning import plan_step
+from handheld.step import Step
 
 
 @dataclass(frozen=True)
@@ -129,15 +132,51 @@ def asked(like: Path | None, request: Request, named: bool) -> Iterator[tuple[Re
         return
     known, run = repeated(like, request if named else None, request)
     with run, tempfile.TemporaryDirectory() as folder:
-        if request.on in ("opencl", known.on):  # Another device may need another fit.
-            made = run.meta.get("plan_options") or {}
-            known = dataclasses.replace(known, fit=made.get("fit"), moves=made.get("moves"))
-        record = _record(run)
-        if known.tuning is not False and record is not None:
-            path = Path(folder) / f"{like.stem}-tuning.json"
-            record.write(path)
-            known = dataclasses.replace(known, tuning=str(path))
-        yield known, run
+        yield as_measured(run, known, Path(folder), fit=request.on in ("opencl", known.on)), run
+
+
+def as_measured(run: Run, request: Request, folder: Path, fit: bool = True) -> Request:
+    """The request with the variants of the run's plan, as a tuning record in the folder, and with what the plan does to
+    fit. Another device may need another fit."""
+    if fit:
+        options = run.meta.get("plan_options") or {}
+        request = dataclasses.replace(request, fit=options.get("fit"), moves=options.get("moves"))
+    record = _record(run)
+    if request.tuning is False or record is None:
+        return request
+    path = folder / f"{run.path.stem}-tuning.json"
+    record.write(path)
+    return dataclasses.replace(request, tuning=str(path))
+
+
+def with_known_variants(run: Run, request: Request, caps: DeviceCaps, folder: Path) -> Request:
+    """The request of a changed step on the same device: the variants of the run's plan where shapes are the same, those
+    of the device's records for other shapes. If the run's plan had no variants from records, this one has none."""
+    record = _record(run)
+    if request.tuning is False or record is None:
+        return request
+    if record.entries:
+        record.entries = {**load_tuning(caps, True).entries, **record.entries}
+    path = folder / f"{run.path.stem}-changed-tuning.json"
+    record.write(path)
+    return dataclasses.replace(request, tuning=str(path))
+
+
+def planned(step: Step, names: list[str], request: Request) -> Plan:
+    """The plan of a request. A repeated run has the same fit again, unless its model is another one now."""
+    options: dict[str, Any] = {
+        "graphs": names,
+        "precision": request.precision,
+        "tuning": request.tuning,
+        "memory_limit_bytes": request.memory_limit,
+    }
+    if request.fit or request.moves:
+        try:
+            kept = {key: value for key, value in request.means.options().items() if key != "spill"}
+            return plan_step(step, request.on, fit=request.fit, moves=request.moves, **options, **kept)
+        except (PlanError, KeyError, TypeError, ValueError) as error:
+            output.warn(f"what the repeated run did to fit cannot be repeated: {error}. It is decided again")
+    return step.plan(request.on, **options, **request.means.options())
 
 
 def _record(run: Run) -> TuningRecord | None:

@@ -14,21 +14,22 @@ from handheld.analyse.rules.base import BYTES, JOULES, SAMPLE, Advice, Change
 from handheld.analyse.run import Run
 from handheld.backends.base import describe
 from handheld.cli.prepare import capture_example
-from handheld.cli.repeating import Request
+from handheld.cli.repeating import Request, as_measured, planned, with_known_variants
 from handheld.errors import HandheldError, RunFileError
 from handheld.measure.jobs import find_jobs
 from handheld.measure.tuner import Tuner, known_record
+from handheld.partial.options import PartialOptions
 from handheld.plan.plan import Plan
 from handheld.plan.precision import prepare
 from handheld.plan.tuning import TuningRecord
 from handheld.profile.inputs import graphs_in_turn, inputs_for
 from handheld.profile.run import profile
 from handheld.profile.turns import Turns, stepping, take_turns
-from handheld.resolve import Factory, ModelSpec, Suite, capture_sizes, open_model
-from handheld.step import Step
+from handheld.resolve import Factory, ModelSpec, Suite, open_model
 from handheld.store.record import Record
 
 Stage = Callable[[str], object]
+Measured = tuple[Plan, Mapping[str, Any]]  # a plan, and the inputs of each of its graphs
 ENERGY_S = 4.0  # seconds of steps that energy is measured over
 
 
@@ -78,11 +79,14 @@ def request_of(run: Run) -> Request:
 
 
 def changed(request: Request, change: Change) -> Request:
+    """The same request with the change. What the plan does to fit is decided again, within the same limit."""
     return replace(
         request,
         batch=change.batch or request.batch,
         precision=change.precision or request.precision,
         on=change.on or request.on,
+        fit=None,
+        moves=None,
     )
 
 
@@ -90,31 +94,47 @@ def try_advice(run: Run, advice: Advice, seconds: float, stage: Stage = lambda t
     """Make the change and measure both. Raises HandheldError if it cannot be made."""
     if advice.to is None:
         raise HandheldError(f"{advice.rule} cannot be tried automatically: {advice.why_not}. Try: {advice.command}")
-    now = request_of(run)
-    then = changed(now, advice.to)
-    more = (then.batch or 1) / (now.batch or 1)
-    stage("capturing")
-    before, given = made(now)
-    if advice.to.tune_s:
-        stage(f"tuning for about {advice.to.tune_s:.0f} s")
-        tune_kernels(before, advice.to.tune_s)
-    stage("capturing the change")
-    after, taken = (before.again(), given) if advice.to.tune_s else made(then, advice.to.freeze)
+    asked = request_of(run)
+    batches = (asked.batch or 1, advice.to.batch or asked.batch or 1)
+    with tempfile.TemporaryDirectory() as folder:  # Plans read the tuning records there again when they start.
+        stage("capturing")
+        before, given = made(as_measured(run, asked, Path(folder)))
+        if advice.to.tune_s:
+            stage(f"tuning for about {advice.to.tune_s:.0f} s")
+            tune_kernels(before, advice.to.tune_s)
+            after, taken = before.again(tuning=True), given
+        else:
+            stage("capturing the change")
+            after, taken = made(_then(run, asked, advice.to, before, Path(folder)), advice.to.freeze)
+        return _tried(advice, (before, given), (after, taken), batches, seconds, stage)
+
+
+def _then(run: Run, asked: Request, change: Change, before: Plan, folder: Path) -> Request:
+    """The request of the changed step: everything else is as in the run. The same parameters train."""
+    then = changed(asked, change)
+    if asked.partial.sparse:  # Its budget could choose others for another batch or on another device.
+        then = replace(then, partial=PartialOptions.of(before.step.meta))
+    return then if change.on else with_known_variants(run, then, before.caps, folder)
+
+
+def _tried(
+    advice: Advice, before: Measured, after: Measured, batches: tuple[int, int], seconds: float, stage: Stage
+) -> Trial:
     stage("building both")
     with contextlib.ExitStack() as stack:
-        runs = [stack.enter_context(stepping(*pair)) for pair in ((before, given), (after, taken))]
+        runs = [stack.enter_context(stepping(*pair)) for pair in (before, after)]
         stage("measuring both in turns")
-        turns = take_turns(runs[0], runs[1], more, seconds)
+        turns = take_turns(runs[0], runs[1], batches[1] / batches[0], seconds)
     if advice.gain.quantity == JOULES:
         stage("measuring energy")
-    values, measured = _measured(advice, turns, (before, given), (after, taken), (now.batch or 1, then.batch or 1))
+    values, measured = _measured(advice, turns, before, after, batches)
     gain = advice.gain
     return Trial(
         *(advice.rule, gain.quantity, gain.factor, gain.before / gain.high, gain.before / gain.low),
         *measured,
         turns=turns,
-        before_bytes=before.bytes,
-        after_bytes=after.bytes,
+        before_bytes=before[0].bytes,
+        after_bytes=after[0].bytes,
         before=values[0],
         after=values[1],
         promised_before=gain.before,
@@ -123,11 +143,7 @@ def try_advice(run: Run, advice: Advice, seconds: float, stage: Stage = lambda t
 
 
 def _measured(
-    advice: Advice,
-    turns: Turns,
-    before: tuple[Plan, Mapping[str, Any]],
-    after: tuple[Plan, Mapping[str, Any]],
-    batches: tuple[int, int],
+    advice: Advice, turns: Turns, before: Measured, after: Measured, batches: tuple[int, int]
 ) -> tuple[tuple[float, float], tuple[float, float, float]]:
     """The promised quantity as measured before and after the change, and its factor with an interval."""
     quantity = advice.gain.quantity
@@ -159,44 +175,39 @@ def _joules(plan: Plan, inputs: Mapping[str, Any]) -> float:
 
 def made(request: Request, freeze: Sequence[str] = ()) -> tuple[Plan, dict[str, Any]]:
     """The plan of a request, and the inputs of each graph that a step runs. Layers in `freeze` are not trained."""
-    spec = open_model(request.model, request.size, request.partial)
+    partial = request.partial.at(request.on)
+    spec = open_model(request.model, request.size, partial)
+    if freeze:
+        names = _inside(spec, request.seed, freeze)
+        spec = open_model(request.model, request.size, replace(partial, freeze=(*partial.freeze, *names)))
     size = request.batch or spec.default_batch
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The profile has shown them.
-        step, example = _frozen(spec, request, size, freeze) if freeze else _step(spec, request, size)
+        step, batches = capture_example(spec, [size], request.seed, request.data, request.given)
+    example = batches[0] if batches else spec.example(size)
     runs = dict(spec.runs(example) or [(name, example) for name in graphs_in_turn(step.graphs, size)])
     names = [request.graph] if request.graph else list(runs)
     inputs = {name: inputs_for(runs.get(name), step.graphs[name], request.seed) for name in names}
-    plan = step.plan(request.on, graphs=names, precision=request.precision, tuning=request.tuning)
+    plan = planned(step, names, request)
     return plan, {name: value if isinstance(value, Mapping) else tuple(value) for name, value in inputs.items()}
 
 
-def _step(spec: ModelSpec, request: Request, size: int) -> tuple[Step, Any]:
-    step, batches = capture_example(spec, [size], request.seed, request.data, request.given)
-    return step, batches[0] if batches else spec.example(size)
-
-
-def _frozen(spec: ModelSpec, request: Request, size: int, freeze: Sequence[str]) -> tuple[Step, Any]:
-    """The step without training the named layers. Their parameters keep their values."""
+def _inside(spec: ModelSpec, seed: int, layers: Sequence[str]) -> list[str]:
+    """The names of the parameters inside the layers."""
     if isinstance(spec, Suite) and spec.workload.single:
-        parts = spec.workload.make(request.seed)
+        parts = spec.workload.make(seed)
     elif isinstance(spec, Factory):
-        parts = spec.parts(request.seed)
+        parts = spec.parts(seed)
     else:
         raise HandheldError(
             f"layers of {spec.name} cannot be frozen from here: only its own code makes its model. "
             "Try: requires_grad_(False) in that code"
         )
-    inside = tuple(f"{layer}." for layer in freeze)
-    frozen = [name for name, _ in parts[0].named_parameters() if name.startswith(inside)]
-    if not frozen:
-        raise HandheldError(f"the model has no parameters in {', '.join(freeze)}. Try: profile it again")
-    example = spec.example(size)
-    if example is None:
-        raise HandheldError(f"{spec.name} has no example batch to capture. Try: let it return one")
-    partial = replace(request.partial, freeze=(*request.partial.freeze, *frozen))
-    step = capture_sizes(parts, {size: example}, request.seed, spec.name, folder=spec.folder, partial=partial)
-    return step, example
+    within = tuple(f"{layer}." for layer in layers)
+    names = [name for name, _ in parts[0].named_parameters() if name.startswith(within)]
+    if not names:
+        raise HandheldError(f"the model has no parameters in {', '.join(layers)}. Try: profile it again")
+    return names
 
 
 def tune_kernels(plan: Plan, seconds: float) -> None:

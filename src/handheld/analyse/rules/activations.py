@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from handheld.analyse.rules.base import BYTES, Advice, Change, Gain, batch_of, model_of, on_of, one_graph
+from handheld.analyse.rules.base import BYTES, Advice, Change, Gain, batch_of, one_graph
+from handheld.analyse.rules.command import command
 from handheld.analyse.rules.growth import FIXED_MEMORY, memory_of
 from handheld.units import size
 
@@ -39,6 +40,6 @@ def activations(run: Run) -> Advice | None:
         change=f"a batch of {small} whose gradients are accumulated twice: the update is the same, and half of the "
         "activations are kept. torch.utils.checkpoint does not lower the memory here",
         gain=Gain(BYTES, peak, after, after * 0.9, min(after * 1.1, peak)),
-        command=f"handheld train {model_of(run)}{on_of(run)} --data DATA --batch {small} --accumulate 2",
+        command=command(run, f"--batch {small} --accumulate 2", "train"),
         to=Change(batch=small),
     )

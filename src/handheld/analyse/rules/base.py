@@ -87,27 +87,6 @@ class Advice(Record):
     evidence: dict[str, object] = field(default_factory=dict)
 
 
-def model_of(run: Run) -> str:
-    """The model as the user named it, for a command; MODEL if the run does not say."""
-    settings = run.meta.get("settings") or {}
-    model = settings.get("model")
-    if not model:
-        return "MODEL"
-    return f"{model} --size {settings['size']}" if settings.get("size") else str(model)
-
-
-def on_of(run: Run) -> str:
-    device = run.meta.get("device") or "opencl"
-    return "" if device == "opencl" else f" --on {device}"
-
-
-def command(run: Run, words: str, name: str = "profile") -> str:
-    """A command about the same model on the same device, with other options."""
-    batch = (run.meta.get("settings") or {}).get("batch")
-    same = f" --batch {batch}" if batch and "--batch" not in words else ""
-    return f"handheld {name} {model_of(run)}{on_of(run)}{same}{f' {words}' if words else ''}"
-
-
 def batch_of(run: Run) -> int:
     return next((step.batch for step in run.steps() if step.batch), 0)
 

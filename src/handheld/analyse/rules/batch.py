@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from handheld.analyse.rules.base import SAMPLE, TRAINING, Advice, Change, Gain, command, one_graph
+from handheld.analyse.rules.base import SAMPLE, TRAINING, Advice, Change, Gain, one_graph
+from handheld.analyse.rules.command import command
 from handheld.analyse.rules.growth import Grown, Growth, memory_of
 
 if TYPE_CHECKING:

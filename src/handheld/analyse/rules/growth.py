@@ -196,6 +196,8 @@ def _best(rows: Sequence[OpTime], ceiling: Ceiling) -> float:
 
 
 def memory_of(run: Run) -> int | None:
-    """The memory of the device in bytes, if the run says so."""
+    """The memory in bytes that the step may take: that of the device, or the run's own limit if that is less. None if
+    the run says neither."""
     known = (run.meta.get("caps") or {}).get("global_mem_bytes")
-    return int(known) if known else None
+    limit = (run.meta.get("plan_options") or {}).get("memory_limit_bytes")
+    return min((int(nbytes) for nbytes in (known, limit) if nbytes), default=None)

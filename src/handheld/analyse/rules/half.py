@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from handheld.analyse.rules.base import BYTES, STEP, TRAINING, Advice, Change, Gain, command
+from handheld.analyse.rules.base import BYTES, STEP, TRAINING, Advice, Change, Gain
+from handheld.analyse.rules.command import command
 from handheld.analyse.rules.growth import memory_of
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from handheld.analyse.roofline import Ceiling
-from handheld.analyse.rules.base import STEP, Advice, Change, Gain, model_of
+from handheld.analyse.rules.base import STEP, Advice, Change, Gain
+from handheld.analyse.rules.command import command
 
 if TYPE_CHECKING:
     from handheld.analyse.run import Run
@@ -37,6 +38,6 @@ def processor(run: Run) -> Advice | None:
         costs_ms=step_ms - ms,
         change=f"train on {device}",
         gain=Gain(STEP, step_ms, ms, ms / ERROR, min(ms * ERROR, step_ms)),
-        command=f"handheld profile {model_of(run)} --on {device}",
+        command=command(run, f"--on {device}"),
         to=Change(on=device),
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from handheld.analyse.rules.base import STEP, Advice, Change, Gain, command
+from handheld.analyse.rules.base import STEP, Advice, Change, Gain
+from handheld.analyse.rules.command import command
 from handheld.units import count
 
 if TYPE_CHECKING:
