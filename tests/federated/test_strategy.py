@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp.strategy import FedAdam, FedProx
 
 import handheld
 from handheld.data import ArrayData
@@ -18,38 +18,15 @@ from handheld.errors import HandheldError
 from handheld.federated.client_app import ARRAYS, FACTS, LEFT, METRICS, client
 from handheld.federated.model import arrays_of, mark
 from handheld.federated.proximal_term import proximal
-from handheld.federated.record import COMPLETE, Record, Round, Visit, read_record
+from handheld.federated.record import COMPLETE, read_record
 from handheld.federated.select import Select
-from handheld.federated.server_app import server
 from handheld.federated.virtual import Kind, measured_kinds, predicted_kind, virtual_client
 from helpers.federated import BATCH, LoopGrid, arrays, make_data, make_step, network
-
-
-def started(grid: LoopGrid, out: Path, step: Any = make_step, **options: Any) -> Record:
-    """Run the ServerApp on a grid, and return its record."""
-    options.setdefault("strategy", lambda: FedAvg(fraction_evaluate=0.0, min_available_nodes=1, min_train_nodes=1))
-    app = server(step, out=out, device="reference:cpu", wait_seconds=1.0, **options)
-    app(grid, Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config={}))
-    return read_record(max(out.glob("[0-9]*"), key=lambda path: int(path.name)))
-
-
-def state_in(folder: Path) -> dict[str, np.ndarray]:
-    from safetensors.numpy import load_file
-
-    return load_file(folder / "state.checkpoint")
+from helpers.rounds import outcomes, started, state_in, visits
 
 
 def clients(count: int, step: Any = make_step) -> list[Any]:
     return [client(step, make_data, device="reference:cpu") for _ in range(count)]
-
-
-def outcomes(record: Record) -> list[list[str]]:
-    """The outcomes of each round, in the order of the nodes: strategies ask them in random order."""
-    return [[visit.outcome for visit in visits(one)] for one in record.rounds if one.number]
-
-
-def visits(one: Round) -> list[Visit]:
-    return sorted(one.visits, key=lambda visit: visit.node)
 
 
 def test_a_round_of_fedavg_equals_plain_pytorch(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ In the order in which a round uses them:
 | `local` | trains and evaluates on one device, and measures it; knows nothing of Flower |
 | `compress` | updates in 8 bits or as their largest values, with error feedback |
 | `secure` | secure aggregation: masks updates on a device, and gives the server their mean |
+| `privacy` | what differential privacy needs of updates |
 | `strategy` | stands before a strategy of Flower: refuses, drops and counts what must not be averaged |
 | `settings` | what the run config may change, checked |
 | `server_app` | the ServerApp: rounds, checkpoints, the record |

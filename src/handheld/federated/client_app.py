@@ -16,7 +16,10 @@ from handheld.federated.flower import (
     ClientApp,
     ConfigRecord,
     Context,
+    Error,
+    ErrorCode,
     Message,
+    MessageType,
     MetricRecord,
     RecordDict,
     array_record,
@@ -54,19 +57,19 @@ def client(
       these two. The numbers are `partition-id` and `num-partitions` of the SuperNode's `--node-config`.
     - `device` is used if the node's configuration has no `device`. It may be a target (`adb`, `ssh:user@host`).
     - `runs`: a folder that keeps the run file of every round.
-    - `mods` are those of Flower, for example local differential privacy.
+    - `mods` are those of Flower, for example of differential privacy. They see messages of training only.
     - `secure`: the server gets only masked updates, by secure aggregation. It must ask for
       them: `server(secure=True)`.
     """
-    every = list(mods)
+    masks: list[Callable[..., Message]] = []
     if secure:
         from handheld.federated import secure as aggregation
 
-        every = [*aggregation.mods(), *every]
-    app = ClientApp(mods=every or None)
+        masks = aggregation.mods()
+    app = ClientApp(mods=masks or None)
     worker = _Worker(step, data, device, metrics, memory_limit_bytes, Path(runs) if runs else None, bool(mods), secure)
     app.query()(worker.query)
-    app.train()(worker.train)
+    app.train(mods=list(mods) or None)(worker.train)
     app.evaluate()(worker.evaluate)
     return app
 
@@ -124,7 +127,8 @@ class _Worker:
             if form.kind and self._mods:
                 raise HandheldError("updates of a client with mods cannot be compressed. Try: compress=''")
             result = site.train(arrays, train, work, run)
-            sent, costs = result.arrays, result.costs
+            # In the order in which they came: Flower's mods expect it.
+            sent, costs = {name: result.arrays[name] for name in arrays}, result.costs
             bad = problem_of(sent, arrays)
             if bad:  # It would also spoil what error feedback keeps for later rounds.
                 steps = {"round": work.round, "steps": result.steps, "samples": result.samples, "device": site.name}
@@ -192,6 +196,10 @@ class _Worker:
         except Exception as error:
             traceback.print_exc()
             content = facts_record({"error": f"{type(error).__name__}: {error}", "kind": "bug"})
+        why = config_in(content, FACTS).get("error")
+        if why and self._mods and message.metadata.message_type == MessageType.TRAIN:
+            # A mod passes on only an error of Flower.
+            return Message(error=Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(why)), reply_to=message)
         return Message(content=content, reply_to=message)
 
 

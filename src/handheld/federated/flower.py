@@ -10,10 +10,23 @@ import numpy as np
 from handheld.errors import HandheldError
 
 try:
-    from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+    from flwr.app import (
+        Array,
+        ArrayRecord,
+        ConfigRecord,
+        Context,
+        Error,
+        Message,
+        MessageType,
+        MetricRecord,
+        RecordDict,
+    )
     from flwr.clientapp import ClientApp
+    from flwr.common.constant import ErrorCode
     from flwr.serverapp import Grid, ServerApp
-    from flwr.serverapp.strategy import FedAvg, Strategy
+    from flwr.serverapp.strategy import DifferentialPrivacyClientSideAdaptiveClipping, FedAvg, Strategy
+    from flwr.serverapp.strategy.dp_adaptive_clipping import DifferentialPrivacyAdaptiveBase
+    from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM, KEY_NORM_BIT
 except ImportError as error:
     raise HandheldError(
         f"federated training needs Flower, which cannot be imported ({error}). Try: pip install 'flwr==1.41.*'"
@@ -40,10 +53,16 @@ def metrics_in(content: RecordDict, name: str) -> dict[str, Any]:
 
 
 __all__ = [
+    "KEY_CLIPPING_NORM",
+    "KEY_NORM_BIT",
     "ArrayRecord",
     "ClientApp",
     "ConfigRecord",
     "Context",
+    "DifferentialPrivacyAdaptiveBase",
+    "DifferentialPrivacyClientSideAdaptiveClipping",
+    "Error",
+    "ErrorCode",
     "FedAvg",
     "Grid",
     "Message",

@@ -80,6 +80,8 @@ def changes(message: Message, context: Context, call_next: Call) -> Message:
         return call_next(message, context)
     before = arrays_in(message.content, ARRAYS)
     reply = call_next(message, context)
+    if reply.has_error():
+        raise HandheldError(str(reply.error.reason))
     facts, numbers = config_in(reply.content, FACTS), metrics_in(reply.content, METRICS)
     if "error" in facts:
         raise HandheldError(str(facts["error"]))

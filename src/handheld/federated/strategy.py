@@ -17,6 +17,8 @@ from handheld.errors import HandheldError
 from handheld.federated.client_app import ARRAYS, CONFIG, FACTS, METRICS, VIRTUAL
 from handheld.federated.compress import Form, decode
 from handheld.federated.flower import (
+    KEY_CLIPPING_NORM,
+    KEY_NORM_BIT,
     ArrayRecord,
     ConfigRecord,
     Grid,
@@ -31,6 +33,7 @@ from handheld.federated.flower import (
 )
 from handheld.federated.model import State, is_number, numbers_in, problem_of
 from handheld.federated.nodes import Eligible, Nodes
+from handheld.federated.privacy import correct, unclipped
 from handheld.federated.record import Record, Round, visit_of
 from handheld.federated.select import Select
 
@@ -52,12 +55,14 @@ class Guarded(Strategy):
     ) -> None:
         self.inner, self.record, self.arrays, self.select = inner, record, arrays, select
         self.form, self.epochs, self._save = form, epochs, save
+        correct(inner)
         #: Rounds that an earlier start finished.
         self.done = max((one.number for one in record.rounds), default=0)
         self._before = max((one.seconds for one in record.rounds), default=0.0)
         self._begun = time.monotonic()
         self.nodes = Nodes(record, select, wait_seconds)
         self._now = Round(0, 0.0)
+        self._clip: float | None = None  # Differential privacy: the largest norm of an update; devices clip it.
 
     def seconds(self) -> float:
         """Seconds of training, without the time between two starts."""
@@ -78,6 +83,7 @@ class Guarded(Strategy):
         sees = Eligible(grid, self.nodes)
         messages = list(self.inner.configure_train(number, arrays, config, sees))
         self.nodes.sent = [message.metadata.dst_node_id for message in messages]
+        self._clip = next((config_in(message.content, CONFIG).get(KEY_CLIPPING_NORM) for message in messages), None)
         self._now.passed_over = self.nodes.passed_over()
         self._now.down_bytes = sum(array.nbytes for array in self.arrays.values()) * len(messages)
         return [self._for_device(message) for message in messages]
@@ -128,7 +134,8 @@ class Guarded(Strategy):
                 visit_of(str(node), why, {"device": self.nodes.facts.get(node, {}).get("device", "")})
             )
             self.nodes.facts.pop(node, None)  # It is asked about itself again before it trains.
-        found, metrics = self.inner.aggregate_train(number, good)
+        # Adaptive clipping of Flower divides by the number of replies.
+        found, metrics = self.inner.aggregate_train(number, good) if good else (None, None)
         if found is not None:
             after = {name: array.numpy().astype(self.arrays[name].dtype) for name, array in found.items()}
             broken = problem_of(after, self.arrays)
@@ -167,10 +174,12 @@ class Guarded(Strategy):
                 update = {name: array + change[name] for name, array in self.arrays.items()}
         except (HandheldError, KeyError, ValueError, TypeError) as error:
             return f"its arrays cannot be read: {error}"
-        why = problem_of(update, self.arrays)
+        why = problem_of(update, self.arrays) or unclipped(self.inner, self._clip, update, self.arrays, metrics)
         if not why:
             arrays = array_record({name: update[name] for name in self.arrays})
             own = MetricRecord({"num-examples": samples, **({} if loss is None else {"train-loss": loss})})
+            if KEY_NORM_BIT in metrics and self._clip is not None:
+                own[KEY_NORM_BIT] = metrics[KEY_NORM_BIT]
             reply.content = RecordDict({ARRAYS: arrays, METRICS: own})
         return why
 
