@@ -79,8 +79,9 @@ def _peak(pid: int) -> float:
 def write_batches(path: Path, batch: Sequence[np.ndarray]) -> None:
     data = [np.ascontiguousarray(value, np.int32 if value.dtype.kind in "iu" else np.float32) for value in batch]
     with open(path, "wb") as file:
-        file.write(b"HANDBATC" + struct.pack("<IIQ", 1, len(data), 1))
-        file.write(b"".join(struct.pack("<Q", value.nbytes) for value in data))
+        file.write(b"HANDBATC" + struct.pack("<IIQ", 2, len(data), 1))
+        for value in data:
+            file.write(struct.pack(f"<II{value.ndim}Q", int(value.dtype == np.int32), value.ndim, *value.shape))
         for value in data:
             file.write(value.tobytes())
 

@@ -6,6 +6,7 @@ import pytest
 
 from handheld import suite
 from handheld.backends.opencl import memory
+from handheld.plan import quirks
 
 
 def losses() -> list[float]:
@@ -24,14 +25,14 @@ def test_training_in_shared_memory_has_the_same_bits(monkeypatch):
 
     in_shared_memory = memory.Memory._in_shared_memory
     monkeypatch.setattr(memory.Memory, "_in_shared_memory", counted)
-    monkeypatch.setattr(memory, "tracks_overlaps", lambda caps: True)
-    monkeypatch.setattr(memory, "SHARED", 1.0)
+    monkeypatch.setattr(quirks, "tracks_overlaps", lambda caps: True)
+    monkeypatch.setattr(quirks, "SHARED", 1.0)
     assert losses() == plain
     assert made and None not in made, "PoCL has such memory"
 
 
 def test_large_plans_have_plain_buffers(monkeypatch):
-    monkeypatch.setattr(memory, "tracks_overlaps", lambda caps: True)
-    monkeypatch.setattr(memory, "SHARED", 0.0)
+    monkeypatch.setattr(quirks, "tracks_overlaps", lambda caps: True)
+    monkeypatch.setattr(quirks, "SHARED", 0.0)
     monkeypatch.setattr(memory.Memory, "_in_shared_memory", lambda self, size: pytest.fail("it needs too much"))
     losses()

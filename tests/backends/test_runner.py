@@ -19,6 +19,7 @@ from handheld.backends.runner import connect, link, shared
 from handheld.backends.runner.link import Op
 from handheld.backends.runner.session import RunnerSession
 from handheld.errors import BuildError, DeviceError, OutOfMemory, TargetLost
+from handheld.plan import quirks
 from handheld.targets.names import parse
 
 
@@ -180,6 +181,27 @@ def test_a_plan_for_another_device_is_refused() -> None:
     plan = step.plan("runner")
     with pytest.raises(DeviceError, match=r"the plan was made for Other.*Try"):
         open_session(replace(plan, caps=replace(plan.caps, name="Other")))
+
+
+def test_a_plan_for_another_driver_runs_with_a_warning() -> None:
+    step, batch = captured()
+    plan = step.plan("runner", tuning=False)
+    with pytest.warns(UserWarning, match=r"made for driver 7, but runner has driver .*from source.*Try: make the plan"):
+        trainer = replace(plan, caps=replace(plan.caps, driver="7")).start()
+    with trainer:
+        assert np.isfinite(float(trainer.step(*batch)))
+
+
+def test_a_session_of_the_runner_may_lie_in_shared_virtual_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, batch = captured()
+    found: list[list[float]] = []
+    for share in (0.0, 1.0):
+        monkeypatch.setattr(quirks, "tracks_overlaps", lambda caps: True)
+        monkeypatch.setattr(quirks, "SHARED", share)
+        with step.copy().plan("runner", tuning=False).start() as trainer:
+            found.append([float(trainer.step(*batch)) for _ in range(3)])
+            assert (trainer.session.shared_segments > 0) == bool(share), "PoCL has such memory"
+    assert found[0] == found[1]
 
 
 def test_unknown_devices_are_named() -> None:

@@ -9,6 +9,8 @@ import struct
 import zlib
 from dataclasses import dataclass, field
 
+import numpy as np
+
 TEXT = """
 __kernel void double_it(const __global float *x, __global float *y, const float add, const int n,
                         const __global float *scale) {
@@ -24,8 +26,9 @@ __kernel void sum_it(const __global float *y, __global float *total) {
 #: A kernel that reads a texture; only the fuzzer's own OpenCL needs to take it.
 TEXTURE = "__kernel void look(__read_only image1d_buffer_t x, __global float *y) { y[0] = read_imagef(x, 0).x; }"
 
-SIZES = {2: 48, 3: 8, 4: 16, 5: 64, 6: 88, 7: 24, 8: 32, 9: 32, 10: 32, 11: 48}
+SIZES = {2: 48, 3: 8, 4: 16, 5: 64, 6: 88, 7: 24, 8: 32, 9: 40, 10: 32, 11: 48}
 NO_VALUE = 2**64 - 1
+TYPES = ("float32", "int32", "bool", "float16")
 
 
 @dataclass
@@ -35,6 +38,8 @@ class TinyPlan:
     device: str
     align: int = 128
     unified: bool = True
+    shared: bool = False
+    driver: str = ""
     texture: bool = False
     strings: bytearray = field(default_factory=bytearray)
     sections: dict[int, bytes] = field(default_factory=dict)
@@ -49,7 +54,10 @@ class TinyPlan:
         """Makes the records. Segment 0 has x, y and the total, segment 1 the slots."""
         empty, at = self.text(""), max(self.align, 256)
         self.sections[2] = (
-            self.text(self.device) + empty + empty + struct.pack("<IIQQ", 1, int(self.unified), self.align, 0)
+            self.text(self.device)
+            + empty
+            + self.text(self.driver)
+            + struct.pack("<IIQQ", 1, int(self.unified) + 2 * int(self.shared), self.align, 0)
         )
         self.sections[3] = struct.pack("<QQ", 3 * at, 2 * at)
         programs = [TEXT] + [TEXTURE] * self.texture
@@ -65,7 +73,7 @@ class TinyPlan:
         self.sections[5] = self.text("train") + struct.pack("<14I", *ranges, *([0] * 5))
         self.sections[5] += self.text("evaluate") + struct.pack("<14I", 0, 2, 0, 0, 0, 1, 0, 1, 4, *([0] * 5))
         self.sections[8] = struct.pack("<IIQQQ", 0, 1, 2 * at, at, 4)
-        self.sections[9] = self.text("x") + struct.pack("<IIQQ", 0, 0, 0, 256)
+        self.sections[9] = self.text("x") + struct.pack("<IIQQ", 0, 0, 0, 256) + self.text("8x8")
         self.sections[10] = self.text("loss") + struct.pack("<IIQQ", 0, 0, 2 * at, 4)
         self.sections[11] = self.text("scale") + struct.pack("<IIQQQII", 1, 0, 0, 4, 0, 1, 0)
         self.sections[11] += self.text("last") + struct.pack("<IIQQQII", 1, 0, at, 4, NO_VALUE, 1, 0)
@@ -101,11 +109,12 @@ class TinyPlan:
             body += bytes(gap) + data
             at += gap + len(data)
         rest = table + body
-        return struct.pack("<8sIIQII", b"HANDPLAN", 1, 14, 32 + len(rest), zlib.crc32(rest), 0) + rest
+        return struct.pack("<8sIIQII", b"HANDPLAN", 2, 14, 32 + len(rest), zlib.crc32(rest), 0) + rest
 
 
-def batches(arrays: list[list[bytes]]) -> bytes:
+def batches(arrays: list[list[np.ndarray]]) -> bytes:
     """A file of batches: a list of inputs per batch."""
-    sizes = [len(data) for data in arrays[0]]
-    head = struct.pack("<8sIIQ", b"HANDBATC", 1, len(sizes), len(arrays))
-    return head + struct.pack(f"<{len(sizes)}Q", *sizes) + b"".join(data for batch in arrays for data in batch)
+    head = struct.pack("<8sIIQ", b"HANDBATC", 2, len(arrays[0]), len(arrays))
+    for array in arrays[0]:
+        head += struct.pack(f"<II{array.ndim}Q", TYPES.index(array.dtype.name), array.ndim, *array.shape)
+    return head + b"".join(array.tobytes() for batch in arrays for array in batch)

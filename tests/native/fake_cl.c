@@ -77,6 +77,15 @@ static cl_command_queue create_queue(cl_context context, cl_device_id device, cl
 }
 static cl_int release_queue(cl_command_queue queue) { return drop(queue); }
 
+static void *shared_alloc(cl_context context, cl_ulong flags, size_t bytes, cl_uint alignment) {
+    cl_int code;
+    (void)context, (void)flags, (void)alignment;
+    return fails(&code) || bytes > (size_t)32 << 20 ? NULL : make(bytes);
+}
+static void shared_free(cl_context context, void *memory) {
+    must(context != NULL, "freed shared memory without a context");
+    (void)drop(memory);
+}
 static cl_mem create_buffer(cl_context context, cl_ulong flags, size_t bytes, void *host, cl_int *code) {
     (void)context, (void)flags, (void)host;
     must(bytes > 0, "an empty buffer");
@@ -313,7 +322,7 @@ bool open_opencl(const char *library) {
         .SetKernelArg = set_arg, .ReleaseKernel = release_kernel, .EnqueueNDRangeKernel = launch,
         .EnqueueReadBuffer = read_buffer, .EnqueueWriteBuffer = write_buffer, .EnqueueCopyBuffer = copy_buffer,
         .EnqueueFillBuffer = fill_buffer, .EnqueueMapBuffer = map_buffer, .EnqueueUnmapMemObject = unmap, .Flush = flush,
-        .GetDeviceInfo = device_info,
+        .GetDeviceInfo = device_info, .SVMAlloc = shared_alloc, .SVMFree = shared_free,
         .Finish = finish_queue, .WaitForEvents = wait_for, .GetEventInfo = event_info, .GetEventProfilingInfo = event_times,
         .SetEventCallback = set_callback, .RetainEvent = retain_event, .ReleaseEvent = release_event,
     };
@@ -324,11 +333,10 @@ bool open_opencl(const char *library) {
     return true;
 }
 
-/* It has no extensions and no properties. */
+/* It has no extensions, and shared virtual memory as its only property. */
 uint64_t device_number(cl_device_id device, cl_uint what) {
     (void)device;
-    (void)what;
-    return 0;
+    return what == 0x1053; /* CL_DEVICE_SVM_CAPABILITIES: coarse-grained buffers */
 }
 
 const char *cl_error(cl_int code) {

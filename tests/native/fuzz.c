@@ -136,7 +136,7 @@ static void use_plan(struct plan *plan, const char *folder) {
         (void)time_graph(&session, g, 0.0, &out);
     }
     for (uint32_t i = 0; i < session.plan.output_count && i < 8; ++i) {
-        const struct plan_value *output = &session.plan.outputs[i];
+        const struct plan_output *output = &session.plan.outputs[i];
         struct reading reading;
         if (output->bytes <= CHUNK_BYTES && begin_read(&session, output->segment, output->offset, (size_t)output->bytes, &reading)) {
             (void)end_read(&reading);

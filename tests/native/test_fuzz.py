@@ -29,7 +29,7 @@ def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plans(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("plans")
     (folder / "shared.plan").write_bytes(TinyPlan("fake").fill().pack())
-    (folder / "own.plan").write_bytes(TinyPlan("fake", unified=False, texture=True).fill().pack())
+    (folder / "own.plan").write_bytes(TinyPlan("fake", unified=False, shared=True, texture=True).fill().pack())
     return [str(path) for path in sorted(folder.iterdir())]
 
 

@@ -69,6 +69,20 @@ def test_a_plan_computes(wire: Wire, plan: TinyPlan) -> None:
     assert wire.ask(END) == b"" and wire.close() == 0
 
 
+def test_segments_in_shared_virtual_memory_compute_the_same(wire: Wire, described: dict[str, object]) -> None:
+    facts = []
+    for shared in (False, True):
+        plan = TinyPlan(str(described["name"]), max(int(str(described["base_align_bytes"])), 4), shared=shared).fill()
+        facts.append(opened(wire, plan)["shared_segments"])
+        x, at = np.arange(64, dtype=np.float32), max(plan.align, 256)
+        assert not read(wire, 0, at, 64).any(), "all memory starts as zeros"
+        wire.send(WRITE, place(0, 0) + x.tobytes())
+        wire.send(RUN, struct.pack("<I", 0))
+        assert np.array_equal(read(wire, 0, at, 64), 2 * x + 1)
+        wire.send(CLOSE)
+    assert facts == [0, 2], "PoCL has such memory"
+
+
 def test_reads_are_answered_in_order_while_steps_go_on(wire: Wire, plan: TinyPlan) -> None:
     opened(wire, plan)
     at, expected, seqs = max(plan.align, 256), [], []

@@ -20,16 +20,22 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 LOSSES = [64 * (2 * k + 1) for k in range(4)]
 
 
+def driver_of(described: dict[str, object]) -> str:
+    return f"{described['platform_version']}; {described['driver']}"
+
+
 @pytest.fixture
 def plan(described: dict[str, object]) -> TinyPlan:
     unified = bool(described["unified_memory"])
-    return TinyPlan(str(described["name"]), max(int(str(described["base_align_bytes"])), 4), unified).fill()
+    made = TinyPlan(str(described["name"]), max(int(str(described["base_align_bytes"])), 4), unified)
+    made.driver = driver_of(described)
+    return made.fill()
 
 
 @pytest.fixture
 def files(tmp_path: Path, plan: TinyPlan) -> Path:
     (tmp_path / "a.plan").write_bytes(plan.pack())
-    (tmp_path / "a.batches").write_bytes(batches([[np.full(64, k, np.float32).tobytes()] for k in range(4)]))
+    (tmp_path / "a.batches").write_bytes(batches([[np.full((8, 8), k, np.float32)] for k in range(4)]))
     return tmp_path
 
 
@@ -132,15 +138,28 @@ TRAIN = ("train", "a.plan", "--batches", "a.batches")
     [
         (lambda at: (at / "a.plan").write_bytes((at / "a.plan").read_bytes()[:900]), TRAIN, "it was cut off. Try: "),
         (lambda at: (at / "a.plan").write_bytes(b"HANDPLAN"), TRAIN, "it was cut off. Try: "),
-        (lambda at: changed(at / "a.plan", 8, b"\2"), TRAIN, "of version 2, and this runner reads version 1. Try: "),
+        (lambda at: changed(at / "a.plan", 8, b"\1"), TRAIN, "of version 1, and this runner reads version 2. Try: "),
         (lambda at: changed(at / "a.plan", 900, b"?"), TRAIN, "is damaged: its checksum does not fit"),
         (lambda at: (at / "a.plan").write_bytes(b"hello"), TRAIN, "is no plan file. Try: handheld plan"),
         (lambda at: (at / "a.plan").unlink(), TRAIN, "a.plan cannot be read: No such file"),
         (
-            lambda at: changed(at / "a.batches", 24, b"\4"),
+            lambda at: (at / "a.batches").write_bytes(batches([[np.zeros((4, 16), np.float32)]])),
             TRAIN,
-            "bytes for input 0 (x), and the plan takes 256. Try: ",
+            "a.batches has f32 4x16 for input 0 (x), and the plan takes f32 8x8. Try: batches of the shape and type",
         ),
+        (
+            lambda at: (at / "a.batches").write_bytes(batches([[np.zeros((8, 8), np.int32)]])),
+            TRAIN,
+            "a.batches has i32 8x8 for input 0 (x), and the plan takes f32 8x8. Try: batches of the shape and type",
+        ),
+        (
+            lambda at: (at / "a.batches").write_bytes(batches([[np.zeros((), np.float32)]])),
+            TRAIN,
+            "a.batches has f32 number for input 0 (x), and the plan takes f32 8x8. Try: ",
+        ),
+        (lambda at: changed(at / "a.batches", 24, b"\4"), TRAIN, "has an input of an unknown type. Try: "),
+        (lambda at: changed(at / "a.batches", 38, b"\1"), TRAIN, "has an input that is too large. Try: "),
+        (lambda at: changed(at / "a.batches", 8, b"\1"), TRAIN, "is a file of batches of another version. Try: "),
         (lambda at: changed(at / "a.batches", 12, b"\2"), TRAIN, "has 2 inputs per batch, and the plan takes 1. Try: "),
         (lambda at: changed(at / "a.batches", 16, b"\5"), TRAIN, "it was cut off. Try: "),
         (lambda at: (at / "a.batches").write_bytes(b"x"), TRAIN, "is no file of batches. Try: "),
@@ -166,6 +185,18 @@ def test_bad_input_gets_one_sentence(
     done = command(*words)
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("handheld-runner: ") and text in done.stderr
+
+
+def test_a_plan_for_another_driver_runs_with_a_note(
+    command: Command, files: Path, described: dict[str, object], plan: TinyPlan
+) -> None:
+    other = TinyPlan(str(described["name"]), plan.align, plan.unified, driver="OpenCL 1.2; 7").fill()
+    assert command(*TRAIN).stderr == ""
+    (files / "a.plan").write_bytes(other.pack())
+    done = command(*TRAIN)
+    assert done.returncode == 0 and "step 4 of 4" in done.stdout and done.stderr.count("\n") == 1
+    assert f"made for driver OpenCL 1.2; 7, but {described['name']} has driver {driver_of(described)}. " in done.stderr
+    assert "compiled from source for this driver" in done.stderr and "Try: make the plan again" in done.stderr
 
 
 def test_a_damaged_checkpoint_is_not_used(command: Command, files: Path) -> None:

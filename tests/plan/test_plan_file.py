@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,16 +52,16 @@ def tiny() -> Plan:
 
 def by_hand(state: bytes, notes: bytes) -> bytes:
     """The file of `tiny`, written from docs/plan-file.md alone."""
-    strings = b"TinyNobody1.0-w" + TEXT.encode() + b"twicexygow"
-    at = {name: strings.index(name.encode()) for name in ("Tiny", "Nobody", "1.0", "-w", "xygow")}
-    text, kernel, short = at["-w"] + 2, at["-w"] + 2 + len(TEXT), at["xygow"]
+    strings = b"TinyNobody1.0-w" + TEXT.encode() + b"twicex3ygow"
+    at = {name: strings.index(name.encode()) for name in ("Tiny", "Nobody", "1.0", "-w", "x3ygow")}
+    text, kernel, short = at["-w"] + 2, at["-w"] + 2 + len(TEXT), at["x3ygow"]
     none = 0xFFFFFFFFFFFFFFFF
     sections = [
         (0, strings),
         (1, struct.pack("<IIIIIIIIQQ", at["Tiny"], 4, at["Nobody"], 6, at["1.0"], 3, 1, 1, 64, 0)),
         (2, struct.pack("<QQ", 76, 8)),
         (1, struct.pack("<IIII", text, len(TEXT), at["-w"], 2)),
-        (1, struct.pack("<II8II5I", short + 2, 2, 0, 1, 0, 0, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0)),
+        (1, struct.pack("<II8II5I", short + 3, 2, 0, 1, 0, 0, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0)),
         (1, struct.pack("<IIIIIIII6QQ", 0, 0, kernel, 5, 1, 0, 4, 0, 8, 1, 1, 4, 1, 1, 0)),
         (
             4,
@@ -70,9 +71,9 @@ def by_hand(state: bytes, notes: bytes) -> bytes:
             + struct.pack("<IIQQ", 3, 0x40000000, 0, 0),
         ),
         (0, b""),
-        (1, struct.pack("<IIIIQQ", short, 1, 0, 0, 0, 12)),
-        (1, struct.pack("<IIIIQQ", short + 1, 1, 0, 0, 64, 12)),
-        (1, struct.pack("<IIIIQQQII", short + 4, 1, 1, 0, 0, 8, none, 1, 0)),
+        (1, struct.pack("<IIIIQQII", short, 1, 0, 0, 0, 12, short + 1, 1)),
+        (1, struct.pack("<IIIIQQ", short + 2, 1, 0, 0, 64, 12)),
+        (1, struct.pack("<IIIIQQQII", short + 5, 1, 1, 0, 0, 8, none, 1, 0)),
         (0, b""),
         (0, state),
         (0, notes),
@@ -83,7 +84,7 @@ def by_hand(state: bytes, notes: bytes) -> bytes:
         table += struct.pack("<IIQQ", kind, records, start, len(data))
         body += bytes(start - end) + data
         end = start + len(data)
-    return struct.pack("<8sIIQII", b"HANDPLAN", 1, 14, end, zlib.crc32(table + body), 0) + table + body
+    return struct.pack("<8sIIQII", b"HANDPLAN", 2, 14, end, zlib.crc32(table + body), 0) + table + body
 
 
 def test_the_format_is_the_one_in_the_docs():
@@ -93,7 +94,7 @@ def test_the_format_is_the_one_in_the_docs():
     notes = json.dumps(content.notes, sort_keys=True).encode()
     assert written == by_hand(content.state, notes)
     sizes = {section: record.itemsize for section, record in RECORDS.items()}
-    assert list(sizes.values()) == [48, 8, 16, 64, 88, 24, 32, 32, 32, 48] and file_format.VERSION == 1
+    assert list(sizes.values()) == [48, 8, 16, 64, 88, 24, 32, 40, 32, 48] and file_format.VERSION == 2
 
 
 def test_a_checkpoint_can_be_filled_in(tmp_path: Path):
@@ -150,6 +151,8 @@ def place(section: Section, field: str, record: int = 0) -> int:
         (Section.ARGS, "b", 1, struct.pack("<Q", 4), "not aligned"),
         (Section.ARGS, "kind", 0, struct.pack("<I", 9), "unknown kind"),
         (Section.INPUTS, "type", 0, struct.pack("<I", 4), "unknown type"),
+        (Section.INPUTS, "bytes", 0, struct.pack("<Q", 8), "shape that does not fit its bytes"),
+        (Section.INPUTS, "shape", 0, struct.pack("<II", 0, 4), "no legal shape"),
         (Section.OUTPUTS, "bytes", 0, struct.pack("<Q", 16), "lies outside its segment"),
         (Section.SLOTS, "value", 0, struct.pack("<Q", 0), "outside VALUES"),
         (Section.SLOTS, "flags", 0, struct.pack("<I", 0), "STATE does not fit"),
@@ -175,7 +178,7 @@ def test_damage_and_other_versions_are_named(tmp_path: Path):
     for change, what in (
         ({}, ""),
         ({len(data) - 1: b"!"}, "is damaged: its checksum does not match"),
-        ({8: b"\2"}, "is a plan file of version 2, and this version of Handheld reads 1"),
+        ({8: b"\1"}, "is a plan file of version 1, and this version of Handheld reads 2"),
         ({0: b"SQLite"}, "is no plan file"),
     ):
         wrong = bytearray(data)
@@ -192,6 +195,14 @@ def test_damage_and_other_versions_are_named(tmp_path: Path):
         file.read(path)
     with pytest.raises(PlanFileError, match=r"no\.plan cannot be read: No such file"):
         file.read(tmp_path / "no.plan")
+
+
+def test_another_driver_is_named():
+    content = content_of(np.frombuffer(file.to_bytes(tiny()), np.uint8))
+    assert file.check_device(content, "a.plan", "opencl", caps()) == ""
+    note = file.check_device(content, "a.plan", "opencl", replace(caps(), driver="2.0"))
+    assert note.startswith("a.plan was made for driver 1.0, but opencl has driver 2.0. Programs are compiled from")
+    assert note.endswith("Try: handheld plan STEP --on opencl --out a.plan")
 
 
 def test_real_plans_are_written_and_read(tmp_path: Path):

@@ -25,8 +25,10 @@ import numpy as np
 import psutil
 
 from handheld.backends.table import backend
+from handheld.callers import warn_user
 from handheld.device import DeviceCaps, canonical
 from handheld.errors import DeviceError, TargetLost
+from handheld.plan.quirks import other_driver
 from handheld.store.commands import Commands
 from handheld.targets.names import is_target
 
@@ -272,11 +274,14 @@ def stable_name(device: str) -> str:
 
 
 def check_device(plan: Plan, actual: DeviceCaps) -> None:
-    """Raises DeviceError if the plan was made for another device than the one that was opened."""
+    """Raises DeviceError if the plan was made for another device than the one that was opened, and warns if the driver
+    was another one."""
     if actual.name != plan.caps.name:
         raise DeviceError(
             f"the plan was made for {plan.caps.name}, but {plan.device} is {actual.name}. Try: make the plan again"
         )
+    if note := other_driver("the plan", plan.caps.driver, plan.device, actual.driver):
+        warn_user(f"{note}. Try: make the plan again")
 
 
 def open_session(plan: Plan, **options: object) -> Session:

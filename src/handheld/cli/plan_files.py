@@ -46,8 +46,8 @@ def present(out: Path) -> None:
 def show(path: str, device: str | None, caps: DeviceCaps | None, json: bool) -> None:
     """Prints what is in a plan file, after all checks. It must be for the device, if one is given."""
     content = file.read(path)
-    if device is not None and caps is not None:
-        file.check_device(content, path, device, caps)
+    if device is not None and caps is not None and (note := file.check_device(content, path, device, caps)):
+        output.warn(note)
     found = facts(content)
     if json:
         output.print_json(found)

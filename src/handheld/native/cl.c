@@ -41,6 +41,13 @@ static const struct {
 #undef X
 };
 
+static bool may_lack(const char *name) {
+#define X(type, function, args) if (strcmp(name, "cl" #function) == 0) return true;
+    CL_LATER_FUNCTIONS(X)
+#undef X
+    return false;
+}
+
 static const struct {
     cl_int code;
     const char *name;
@@ -148,7 +155,7 @@ static const char *load(const char *name) {
     if (pointer != NULL && enable != NULL) enable();
     for (size_t i = 0; i < sizeof functions / sizeof *functions; ++i) {
         symbol = pointer != NULL ? pointer(functions[i].name) : dlsym(library, functions[i].name);
-        if (symbol == NULL && strcmp(functions[i].name, "clGetExtensionFunctionAddressForPlatform") != 0) {
+        if (symbol == NULL && !may_lack(functions[i].name)) {
             (void)snprintf(why, sizeof why, "%.400s has no function %s", name, functions[i].name);
             return why;
         }

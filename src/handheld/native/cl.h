@@ -31,6 +31,12 @@ typedef struct {
     cl_mem buffer;
 } cl_image_desc;
 
+/* Functions that a driver of OpenCL 1.2 or older may lack; they are NULL then. */
+#define CL_LATER_FUNCTIONS(X)                                                                                        \
+    X(void *, GetExtensionFunctionAddressForPlatform, (cl_platform_id, const char *))                                \
+    X(void *, SVMAlloc, (cl_context, cl_ulong, size_t, cl_uint))                                                     \
+    X(void, SVMFree, (cl_context, void *))
+
 #define CL_FUNCTIONS(X)                                                                                              \
     X(cl_int, GetPlatformIDs, (cl_uint, cl_platform_id *, cl_uint *))                                                \
     X(cl_int, GetPlatformInfo, (cl_platform_id, cl_uint, size_t, void *, size_t *))                                  \
@@ -77,7 +83,7 @@ typedef struct {
     X(cl_int, SetEventCallback, (cl_event, cl_int, void (*)(cl_event, cl_int, void *), void *))                      \
     X(cl_int, RetainEvent, (cl_event))                                                                               \
     X(cl_int, ReleaseEvent, (cl_event))                                                                              \
-    X(void *, GetExtensionFunctionAddressForPlatform, (cl_platform_id, const char *))
+    CL_LATER_FUNCTIONS(X)
 
 struct cl_functions {
 #define X(type, name, args) type(*name) args;
@@ -90,6 +96,7 @@ enum {
     CL_DEVICE_TYPE_CPU = 2,
     CL_MEM_READ_WRITE = 1,
     CL_MEM_READ_ONLY = 4,
+    CL_MEM_USE_HOST_PTR = 8,
     CL_MEM_ALLOC_HOST_PTR = 16,
     CL_MAP_READ = 1,
     CL_MAP_WRITE = 2,

@@ -23,8 +23,8 @@ int command_tune(const struct options *options);
 bool open_task(const struct options *options, struct session *session, cl_context *context);
 void close_task(struct session *session, cl_context context);
 
-/* batches.c: a file of batches. "HANDBATC", u32 version 1, u32 inputs, u64 batches, u64 bytes of each input, then the
- * inputs of the first batch, of the second batch, ... without gaps. */
+/* batches.c: a file of batches. "HANDBATC", u32 version 2, u32 inputs, u64 batches, for each input u32 type, u32
+ * dimensions and their u64 sizes, then the inputs of the first batch, of the second batch, ... without gaps. */
 struct batches {
     int file;
     const char *path;

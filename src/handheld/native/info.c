@@ -93,8 +93,8 @@ void describe_system(struct bytes *to) {
 
 void describe(struct bytes *to, const char *library) {
     bool found = open_opencl(library);
-    say(to, "{\"runner\": \"%s\", \"source\": \"%s\", \"protocol\": %d, \"plan\": 1, \"system\": ", RUNNER_VERSION,
-        HANDHELD_SOURCE, PROTOCOL);
+    say(to, "{\"runner\": \"%s\", \"source\": \"%s\", \"protocol\": %d, \"plan\": %d, \"system\": ", RUNNER_VERSION,
+        HANDHELD_SOURCE, PROTOCOL, PLAN_VERSION);
     describe_system(to);
     if (found) field(to, "library", opencl_library);
     say(to, ", \"devices\": [");

@@ -21,14 +21,35 @@ static bool fill_zeros(struct session *session, cl_mem buffer, uint64_t bytes) {
     return code == 0 || refused(session, code);
 }
 
+/* A buffer over shared virtual memory, or NULL if the device has none. The driver does not compare the sub-buffers of
+ * such a buffer with each other at every launch. */
+static cl_mem in_shared_memory(struct session *session, uint32_t segment, size_t bytes) {
+    cl_int code = 0;
+    if (cl.SVMAlloc == NULL || cl.SVMFree == NULL) return NULL;
+    if ((device_number(session->device->id, 0x1053) & 1) == 0) return NULL; /* coarse-grained buffers */
+    void *memory = cl.SVMAlloc(session->context, CL_MEM_READ_WRITE, bytes, 0);
+    if (memory == NULL) return NULL;
+    cl_mem made = cl.CreateBuffer(session->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, memory, &code);
+    if (code != 0) {
+        cl.SVMFree(session->context, memory);
+        return NULL;
+    }
+    session->shared[segment] = memory;
+    ++session->shared_segments;
+    return made;
+}
+
 bool allocate(struct session *session) {
     const struct plan *plan = &session->plan;
     cl_ulong flags = CL_MEM_READ_WRITE | (plan->device->flags & 1 ? CL_MEM_ALLOC_HOST_PTR : 0);
     session->segments = need((size_t)plan->segment_count + 1, sizeof(cl_mem));
+    session->shared = need((size_t)plan->segment_count + 1, sizeof(void *));
     for (uint32_t i = 0; i < plan->segment_count; ++i) {
         cl_int code = 0;
         uint64_t bytes = segment_bytes(plan, i);
-        session->segments[i] = cl.CreateBuffer(session->context, flags, (size_t)bytes, NULL, &code);
+        if (plan->device->flags & 2) session->segments[i] = in_shared_memory(session, i, (size_t)bytes);
+        if (session->segments[i] == NULL)
+            session->segments[i] = cl.CreateBuffer(session->context, flags, (size_t)bytes, NULL, &code);
         if (code != 0) {
             session->segments[i] = NULL;
             return refused(session, code);
@@ -126,13 +147,17 @@ void free_memory(struct session *session) {
     while (session->region_count > 0) (void)cl.ReleaseMemObject(session->regions[--session->region_count].buffer);
     for (uint32_t i = session->plan.segment_count; session->segments != NULL && i-- > 0;)
         if (session->segments[i] != NULL) (void)cl.ReleaseMemObject(session->segments[i]);
+    for (uint32_t i = session->plan.segment_count; session->shared != NULL && i-- > 0;)
+        if (session->shared[i] != NULL) cl.SVMFree(session->context, session->shared[i]);
     free(session->textures);
     free(session->regions);
     free(session->region_table);
     free(session->segments);
+    free(session->shared);
     session->textures = NULL;
     session->regions = NULL;
     session->region_table = NULL;
     session->region_slots = 0;
     session->segments = NULL;
+    session->shared = NULL;
 }

@@ -33,8 +33,8 @@ static const struct {
     {"LAUNCHES", sizeof(struct plan_launch), 1048576},
     {"ARGS", sizeof(struct plan_arg), 1048576u * 64},
     {"COPIES", sizeof(struct plan_copy), 1048576},
-    {"INPUTS", sizeof(struct plan_value), 1048576},
-    {"OUTPUTS", sizeof(struct plan_value), 1048576},
+    {"INPUTS", sizeof(struct plan_input), 1048576},
+    {"OUTPUTS", sizeof(struct plan_output), 1048576},
     {"SLOTS", sizeof(struct plan_slot), 1048576},
     {"VALUES", 1, 0},
     {"STATE", 1, 0},
@@ -168,14 +168,15 @@ static bool load(int file, const struct section_entry *table, enum section kind,
 
 /* ── records ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static uint64_t type_bytes(uint32_t type) { return type == TYPE_BOOL ? 1 : type == TYPE_F16 ? 2 : 4; }
+const char *const type_names[] = {"f32", "i32", "bool", "f16"};
+uint64_t type_bytes(uint32_t type) { return type == TYPE_BOOL ? 1 : type == TYPE_F16 ? 2 : 4; }
 
 static bool check_device(const struct plan *plan) {
     const struct plan_device *device = plan->device;
     uint64_t align = device->base_align_bytes;
     if (!is_text(plan, device->name) || !is_text(plan, device->vendor) || !is_text(plan, device->driver))
         return bad("device", 0, "has a text outside STRINGS");
-    if (device->kind > 1 || device->flags > 1 || device->zero != 0) return bad("device", 0, "has unknown flags");
+    if (device->kind > 1 || device->flags > 3 || device->zero != 0) return bad("device", 0, "has unknown flags");
     if (align == 0 || align > 1 << 20 || (align & (align - 1)) != 0) return bad("device", 0, "has no legal alignment");
     return true;
 }
@@ -277,12 +278,45 @@ static bool check_copies(const struct plan *plan) {
     return true;
 }
 
-static bool check_values(const struct plan *plan, const struct plan_value *values, uint32_t count, const char *what) {
-    for (uint32_t i = 0; i < count; ++i) {
-        const struct plan_value *value = &values[i];
-        if (!is_text(plan, value->name)) return bad(what, i, "has a name outside STRINGS");
-        if (value->type > TYPE_F16 || value->bytes % type_bytes(value->type) != 0) return bad(what, i, "has no legal type");
-        if (!is_inside(plan, value->segment, value->offset, value->bytes)) return bad(what, i, "lies outside its segment");
+/* Whether a shape is numbers with an x between them that give `elements`. */
+static bool is_shape(const char *text, uint32_t length, uint64_t elements) {
+    uint64_t product = 1, size = 0;
+    uint32_t sizes = 0;
+    bool zero = false;
+    for (uint32_t i = 0, digits = 0; i <= length && length > 0; ++i) {
+        if (i < length && text[i] >= '0' && text[i] <= '9' && digits++ < 19) {
+            size = size * 10 + (uint64_t)(text[i] - '0');
+            continue;
+        }
+        if (digits == 0 || ++sizes > 64 || (i < length && text[i] != 'x')) return false;
+        zero = zero || size == 0;
+        if (!zero && size > SEGMENT_LIMIT / product) return false;
+        product *= zero ? 1 : size;
+        size = digits = 0;
+    }
+    return elements == (zero ? 0 : product);
+}
+
+static bool check_inputs(const struct plan *plan) {
+    for (uint32_t i = 0; i < plan->input_count; ++i) {
+        const struct plan_input *input = &plan->inputs[i];
+        if (!is_text(plan, input->name) || !is_text(plan, input->shape)) return bad("input", i, "has a text outside STRINGS");
+        if (input->type > TYPE_F16 || input->bytes % type_bytes(input->type) != 0) return bad("input", i, "has no legal type");
+        if (!is_shape(plan->strings + input->shape.offset, input->shape.length, input->bytes / type_bytes(input->type)))
+            return bad("input", i, "has a shape that does not fit its bytes");
+        if (!is_inside(plan, input->segment, input->offset, input->bytes)) return bad("input", i, "lies outside its segment");
+    }
+    return true;
+}
+
+static bool check_outputs(const struct plan *plan) {
+    for (uint32_t i = 0; i < plan->output_count; ++i) {
+        const struct plan_output *output = &plan->outputs[i];
+        if (!is_text(plan, output->name)) return bad("output", i, "has a name outside STRINGS");
+        if (output->type > TYPE_F16 || output->bytes % type_bytes(output->type) != 0)
+            return bad("output", i, "has no legal type");
+        if (!is_inside(plan, output->segment, output->offset, output->bytes))
+            return bad("output", i, "lies outside its segment");
     }
     return true;
 }
@@ -336,8 +370,7 @@ bool read_plan(struct plan *plan, const char *path) {
     plan->file = open(path, O_RDONLY | O_CLOEXEC);
     if (plan->file < 0) return failed("%s cannot be read: %s", path, reason());
     if (load_all(plan, path) && check_device(plan) && check_programs(plan) && check_launches(plan) && check_graphs(plan) &&
-        check_copies(plan) && check_values(plan, plan->inputs, plan->input_count, "input") &&
-        check_values(plan, plan->outputs, plan->output_count, "output") && check_slots(plan))
+        check_copies(plan) && check_inputs(plan) && check_outputs(plan) && check_slots(plan))
         return true;
     free_plan(plan);
     return false;

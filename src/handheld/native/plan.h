@@ -9,7 +9,7 @@
 
 #include "base.h"
 
-#define PLAN_VERSION 1
+#define PLAN_VERSION 2
 #define NO_VALUE UINT64_MAX /* the value of a slot is not in the file */
 
 enum section { STRINGS = 1, DEVICE, SEGMENTS, PROGRAMS, GRAPHS, LAUNCHES, ARGS, COPIES, INPUTS, OUTPUTS, SLOTS, VALUES,
@@ -22,7 +22,7 @@ struct str {
 };
 struct plan_device {
     struct str name, vendor, driver;
-    uint32_t kind, flags; /* kind: 0 cpu, 1 gpu; flags: bit 0 unified memory */
+    uint32_t kind, flags; /* kind: 0 cpu, 1 gpu; flags: bit 0 unified memory, bit 1 shared virtual memory */
     uint64_t base_align_bytes, zero;
 };
 struct plan_program {
@@ -46,7 +46,13 @@ struct plan_copy {
     uint32_t from_segment, to_segment;
     uint64_t from_offset, to_offset, bytes;
 };
-struct plan_value { /* an input or an output */
+struct plan_input {
+    struct str name;
+    uint32_t segment, type;
+    uint64_t offset, bytes;
+    struct str shape; /* 32x1x28x28; empty for a number */
+};
+struct plan_output {
     struct str name;
     uint32_t segment, type;
     uint64_t offset, bytes;
@@ -68,7 +74,8 @@ struct plan {
     struct plan_launch *launches;
     struct plan_arg *args;
     struct plan_copy *copies;
-    struct plan_value *inputs, *outputs;
+    struct plan_input *inputs;
+    struct plan_output *outputs;
     struct plan_slot *slots;
     char *state;
     uint32_t segment_count, program_count, graph_count, launch_count, arg_count, copy_count, input_count, output_count,
@@ -83,6 +90,9 @@ void free_plan(struct plan *plan);
 #define TEXT(plan, str) (int)least((str).length, 4096), (plan)->strings + (str).offset
 /* Copies a string and ends it with a zero byte; false if it does not fit. */
 bool copy_text(const struct plan *plan, struct str text, char *to, size_t space);
+/* The name of an element type, and its bytes. */
+extern const char *const type_names[];
+uint64_t type_bytes(uint32_t type);
 /* The graph with this name, or -1. */
 int64_t find_graph(const struct plan *plan, const char *name);
 /* Whether `bytes` bytes at `offset` lie inside a segment. */

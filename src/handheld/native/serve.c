@@ -190,9 +190,10 @@ static bool start_plan(const struct request *request, struct plan *plan, uint32_
     }
     struct bytes text = {0};
     put(&text, "\1\0\0", 4);
-    say(&text, "{\"allocated_bytes\": %llu, \"programs\": %u, \"from_cache\": %u, \"build_s\": %.6f, \"allocate_s\": %.6f",
+    say(&text, "{\"allocated_bytes\": %llu, \"programs\": %u, \"from_cache\": %u, \"build_s\": %.6f, \"allocate_s\": %.6f, "
+        "\"shared_segments\": %u",
         (unsigned long long)session->allocated_bytes, session->plan.program_count, session->from_cache,
-        (double)session->build_ns * 1e-9, (double)session->allocate_ns * 1e-9);
+        (double)session->build_ns * 1e-9, (double)session->allocate_ns * 1e-9, session->shared_segments);
     describe_recording(session, &text);
     say(&text, "}");
     return answer_bytes(request, &text);

@@ -74,6 +74,7 @@ struct session {
     cl_command_queue plain, timed;
     cl_mem mark;             /* a small buffer for clock marks */
     cl_mem *segments;
+    void **shared;           /* per segment: the shared virtual memory under it, or NULL */
     struct region *regions;
     size_t region_count, region_space;
     uint32_t *region_table;  /* a hash table of places in `regions`, plus one */
@@ -98,7 +99,7 @@ struct session {
     size_t command_count, command_space, event_space;
     struct recorder *recorder;
     uint64_t allocated_bytes;
-    uint32_t from_cache;
+    uint32_t from_cache, shared_segments;
     int64_t build_ns, allocate_ns;
 };
 

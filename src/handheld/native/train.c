@@ -9,6 +9,17 @@ static volatile int stopped; /* the signal that asked to stop */
 
 static void on_signal(int number) { stopped = number; }
 
+/* Programs are compiled from source on every driver, but a plan avoids only what one driver computes wrongly. */
+static void compare_drivers(const struct plan *plan, const struct device *device) {
+    char driver[520];
+    struct str wanted = plan->device->driver;
+    (void)snprintf(driver, sizeof driver, "%s; %s", device->platform_version, device->driver);
+    if (wanted.length == strlen(driver) && memcmp(plan->strings + wanted.offset, driver, wanted.length) == 0) return;
+    tell("note: the plan was made for driver %.*s, but %s has driver %s. Programs are compiled from source for this driver, "
+         "but what only this driver computes wrongly is not avoided. Try: make the plan again for this device",
+         TEXT(plan, wanted), device->name, driver);
+}
+
 bool open_task(const struct options *options, struct session *session, cl_context *context) {
     struct plan plan;
     *context = NULL;
@@ -24,7 +35,10 @@ bool open_task(const struct options *options, struct session *session, cl_contex
         free_plan(&plan);
         return false;
     }
-    if (open_session(session, &plan, &devices[options->device], *context, false, options->folder, NULL)) return true;
+    if (open_session(session, &plan, &devices[options->device], *context, false, options->folder, NULL)) {
+        compare_drivers(&session->plan, session->device);
+        return true;
+    }
     close_task(session, *context);
     *context = NULL;
     return false;
@@ -56,9 +70,9 @@ static bool choose_graphs(const struct plan *plan, const char *wanted, uint32_t 
 }
 
 /* The output that is the loss: the first, one float. */
-static const struct plan_value *loss_of(const struct plan *plan, uint32_t graph) {
+static const struct plan_output *loss_of(const struct plan *plan, uint32_t graph) {
     const struct plan_graph *found = &plan->graphs[graph];
-    const struct plan_value *first = found->outputs > 0 ? &plan->outputs[found->first_output] : NULL;
+    const struct plan_output *first = found->outputs > 0 ? &plan->outputs[found->first_output] : NULL;
     return first != NULL && first->bytes == 4 && first->type == TYPE_F32 ? first : NULL;
 }
 
@@ -96,7 +110,7 @@ struct training {
     cl_context context;
     struct batches batches;
     uint32_t graphs[MOST_GRAPHS], graph_count;
-    const struct plan_value *loss;
+    const struct plan_output *loss;
     struct reading reads[IN_FLIGHT];
     uint64_t read_steps[IN_FLIGHT];
     uint32_t read_count;

@@ -99,7 +99,7 @@ static struct staged *find_staged(struct session *session, uint32_t segment, uin
         if (one->segment == segment && one->offset == offset && one->bytes == bytes) return one;
     }
     for (uint32_t i = 0; i < session->plan.input_count; ++i) {
-        const struct plan_value *input = &session->plan.inputs[i];
+        const struct plan_input *input = &session->plan.inputs[i];
         if (input->segment != segment || input->offset != offset || input->bytes != bytes) continue;
         if (session->staged == NULL) session->staged = need((size_t)session->plan.input_count, sizeof *session->staged);
         struct staged *one = &session->staged[session->staged_count++];

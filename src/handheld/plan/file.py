@@ -20,6 +20,7 @@ from handheld.files import replace_file
 from handheld.plan.file_format import Content, Section
 from handheld.plan.file_read import content_of
 from handheld.plan.file_write import parts_of
+from handheld.plan.quirks import other_driver
 
 if TYPE_CHECKING:
     from handheld.device import DeviceCaps
@@ -66,10 +67,13 @@ def read(path: str | Path) -> Content:
         raise PlanFileError(f"{path} {error}") from None
 
 
-def check_device(content: Content, path: str | Path, device: str, caps: DeviceCaps) -> None:
-    """Raises PlanFileError if the file is for another device than this one."""
+def check_device(content: Content, path: str | Path, device: str, caps: DeviceCaps) -> str:
+    """Raises PlanFileError if the file is for another device than this one. Returns a sentence if it is for another
+    driver, otherwise an empty text."""
     if content.device != caps.name:
         raise PlanFileError(
             f"{path} is a plan for {content.device}, but {device} is {caps.name}. "
             f"Try: handheld plan STEP --on {device} --out {path}"
         )
+    note = other_driver(str(path), content.driver, device, caps.driver)
+    return note and f"{note}. Try: handheld plan STEP --on {device} --out {path}"

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from handheld.graph.dtypes import BOOL, F16, F32, I32
 
 MAGIC = b"HANDPLAN"
-VERSION = 1
+VERSION = 2
 #: magic, version, number of sections, file size, CRC-32 of all bytes after the header, zero
 HEADER = struct.Struct("<8sIIQII")
 #: kind, records, offset, bytes
@@ -26,8 +26,8 @@ ALIGN, VALUE_ALIGN = 8, 64
 NO_VALUE = 2**64 - 1
 #: In a slot: it is part of a checkpoint.
 CHECKPOINTED = 1
-#: In the device: its memory is that of the host.
-UNIFIED = 1
+#: In the device: its memory is that of the host; segments lie in shared virtual memory.
+UNIFIED, SHARED = 1, 2
 #: Before the header in STATE: where the number of steps and the checksum are in it, and the checksum so far.
 STATE_HEAD = struct.Struct("<IIII")
 #: The digits of the number of steps and of the checksum in the header of a checkpoint.
@@ -122,7 +122,7 @@ RECORDS: dict[Section, np.dtype[Any]] = {
     Section.COPIES: np.dtype(
         [("from_segment", "<u4"), ("to_segment", "<u4"), ("from_offset", "<u8"), ("to_offset", "<u8"), ("bytes", "<u8")]
     ),
-    Section.INPUTS: np.dtype(_VALUE),
+    Section.INPUTS: np.dtype([*_VALUE, ("shape", STR)]),
     Section.OUTPUTS: np.dtype(_VALUE),
     Section.SLOTS: np.dtype([*_VALUE, ("value", "<u8"), ("flags", "<u4"), ("zero", "<u4")]),
 }
@@ -150,3 +150,8 @@ class Content:
     def device(self) -> str:
         """The name of the device that the plan is for."""
         return self.text(self.tables[Section.DEVICE][0]["name"])
+
+    @property
+    def driver(self) -> str:
+        """The driver of that device."""
+        return self.text(self.tables[Section.DEVICE][0]["driver"])

@@ -6,6 +6,8 @@ The writer reads what it wrote with this reader. The runner has its own reader (
 from __future__ import annotations
 
 import json
+import math
+import re
 import zlib
 from typing import Any
 
@@ -120,7 +122,7 @@ def _check_device(content: Content) -> None:
     _need(len(content.tables[Section.DEVICE]) == 1, "DEVICE must have one record")
     device = content.tables[Section.DEVICE][0]
     align = int(device["base_align_bytes"])
-    _need(device["kind"] <= 1 and device["flags"] <= form.UNIFIED, "the device is of an unknown kind")
+    _need(device["kind"] <= 1 and device["flags"] <= form.UNIFIED | form.SHARED, "the device is of an unknown kind")
     _need(0 < align <= 1 << 20 and align & (align - 1) == 0, "the device has no legal alignment")
 
 
@@ -194,6 +196,7 @@ def _check_places(content: Content) -> None:
         _need((table["type"] < len(form.TYPES)).all(), f"{what} have an unknown type")
         _need((table["bytes"] % _WIDTHS[table["type"].astype(np.int64)] == 0).all(), f"{what} have a wrong size")
         _inside(table["segment"], table["offset"], table["bytes"], sizes, f"one of the {what}")
+    _check_shapes(content)
     slots = tables[Section.SLOTS]
     _need(len(np.unique(slots["name"])) == len(slots), "a slot appears twice")
     _need((slots["flags"] <= form.CHECKPOINTED).all(), "a slot has unknown flags")
@@ -201,6 +204,16 @@ def _check_places(content: Content) -> None:
     total = np.uint64(len(content.values))
     fits = (stored["value"] <= total) & (stored["bytes"] <= total - np.minimum(stored["value"], total))
     _need(fits.all() and (stored["value"] % form.VALUE_ALIGN == 0).all(), "a slot has a value outside VALUES")
+
+
+def _check_shapes(content: Content) -> None:
+    """The shape of an input is a text such as 32x1x28x28, empty for a number, that gives its bytes."""
+    for given in content.tables[Section.INPUTS]:
+        sizes = content.text(given["shape"])
+        legal = re.fullmatch(r"([0-9]{1,19}(x[0-9]{1,19}){0,63})?", sizes)
+        _need(legal, "an input has no legal shape")
+        count = math.prod(int(size) for size in sizes.split("x") if size)
+        _need(count * int(_WIDTHS[given["type"]]) == given["bytes"], "an input has a shape that does not fit its bytes")
 
 
 def _check_state(content: Content) -> None:

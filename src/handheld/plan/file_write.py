@@ -22,6 +22,7 @@ from handheld.package import checkpoint_origin, state_header
 from handheld.plan import file_format as form
 from handheld.plan.file_format import ArgKind, Section
 from handheld.plan.memory import Place, WorkspaceKey
+from handheld.plan.quirks import in_shared_memory
 from handheld.plan.texts import program_texts
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ class _Writer:
     def _device(self) -> None:
         caps, place = self._plan.caps, self.strings.place
         flags = form.UNIFIED if caps.unified_memory else 0
+        flags |= form.SHARED if in_shared_memory(caps, sum(self._plan.segments)) else 0
         texts = place(caps.name), place(caps.vendor), place(caps.driver)
         self.rows[Section.DEVICE] = [(*texts, int(caps.kind == "gpu"), flags, caps.base_align_bytes, 0)]
 
@@ -133,7 +135,9 @@ class _Writer:
                 self._launch(graph, node, launch)
         self._copies(graph)
         for given in graph.graph.inputs:
-            self.rows[Section.INPUTS].append(self._tensor(given.name, graph, graph.graph.view(given.tensor)))
+            row = self._tensor(given.name, graph, graph.graph.view(given.tensor))
+            shape = "x".join(map(str, graph.graph.tensors[given.tensor].shape))
+            self.rows[Section.INPUTS].append((*row, self.strings.place(shape)))
         for shown in graph.graph.outputs:
             self.rows[Section.OUTPUTS].append(self._tensor(shown.name, graph, shown.view))
         ranges = [n for start, part in zip(before, parts, strict=True) for n in (start, len(self.rows[part]) - start)]

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from handheld.device import DeviceCaps
 
+#: A plan that needs less than this part of the device's memory may lie in shared virtual memory.
+SHARED = 1 / 16
+
 
 @dataclass(frozen=True)
 class Quirk:
@@ -112,6 +115,21 @@ def keeps_programs(caps: DeviceCaps) -> bool:
 def tracks_overlaps(caps: DeviceCaps) -> bool:
     """Whether overlapping sub-buffers cost time at every launch."""
     return any(q.tracks_overlaps for q in quirks_of(caps))
+
+
+def other_driver(what: str, planned: str, device: str, driver: str) -> str:
+    """Says that `what` was planned for another driver than the one of the device; empty if it was not."""
+    if planned == driver:
+        return ""
+    return (
+        f"{what} was made for driver {planned}, but {device} has driver {driver}. Programs are compiled from source "
+        "for this driver, but what only this driver computes wrongly is not avoided"
+    )
+
+
+def in_shared_memory(caps: DeviceCaps, nbytes: int) -> bool:
+    """Whether a plan of so many bytes lies in shared virtual memory, if the device has it."""
+    return tracks_overlaps(caps) and nbytes < SHARED * caps.global_mem_bytes
 
 
 def compiles_at_launch(caps: DeviceCaps) -> bool:

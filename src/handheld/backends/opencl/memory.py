@@ -13,7 +13,7 @@ from handheld.backends.opencl.devices import opencl
 from handheld.errors import BuildError, OutOfMemory
 from handheld.graph.dtypes import DTYPES
 from handheld.plan.memory import WorkspaceKey
-from handheld.plan.quirks import tracks_overlaps
+from handheld.plan.quirks import in_shared_memory
 from handheld.units import count as plural
 from handheld.units import size as size_text
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 #: Bytes that one command sets to zero. NVIDIA's driver counts them in 32 bits.
 FILL = 1 << 30
-
-#: A plan that needs less than this part of the device's memory may lie in shared virtual memory (`_shared`).
-SHARED = 1 / 16
 
 
 class User(Protocol):
@@ -64,7 +61,7 @@ class Memory:
         flags = api.mem_flags.READ_WRITE
         if plan.caps.unified_memory:
             flags |= api.mem_flags.ALLOC_HOST_PTR
-        shared = tracks_overlaps(plan.caps) and sum(plan.segments) < SHARED * plan.caps.global_mem_bytes
+        shared = in_shared_memory(plan.caps, sum(plan.segments))
         try:
             for n in plan.segments:
                 over = self._in_shared_memory(max(n, 4)) if shared else None

@@ -170,6 +170,7 @@ class RunnerSession(Session):
         self.timings |= {"allocate": opened["allocate_s"], "build": opened["build_s"]}
         self.timings["send"] = time.perf_counter() - begun - opened["allocate_s"] - opened["build_s"]
         self.allocated_bytes = int(opened["allocated_bytes"])
+        self.shared_segments = int(opened["shared_segments"])
         self.counters.allocations += len(plan.segments)
         self.counters.builds += int(opened["programs"])
         self.counters.bindings += sum(sum(counts) for counts in self._launches.values())
