@@ -17,6 +17,7 @@ from handheld.federated.compress import Form, decode, encode
 from handheld.federated.local import Site, Work
 from handheld.federated.model import arrays_of, difference, exchanged, mark, problem_of
 from handheld.federated.protocols import as_data
+from handheld.federated.rails import divide, parts, rail_of
 from handheld.federated.record import (
     COMPLETE,
     Record,
@@ -259,3 +260,19 @@ def test_damaged_records(tmp_path: Path) -> None:
         with pytest.raises(ResultsError, match=r"damaged|not a record"):
             read_record(tmp_path)
     assert json.loads(text)["format"] == 1
+
+
+def test_a_shared_rail_is_counted_once() -> None:
+    """Three devices of one machine, 10 W: two train for 10 s at the same time, the third for 10 s afterwards."""
+    assert parts([(0, 10), (0, 10), (10, 20)]) == [0.5, 0.5, 1.0]
+    assert parts([(0, 10), (5, 15)]) == [0.75, 0.75] and parts([(3, 3)]) == [1.0]
+    spans = {"a": (0, 10), "b": (0, 10), "c": (10, 20), "d": (0, 10), "e": (0, 10)}
+    rails = {"a": "pc/cpu", "b": "pc/cpu", "c": "pc/cpu", "d": "ssh:pi@board/cpu"}
+    heard = []
+    for node, (begin, end) in spans.items():
+        facts = {"rail": rails[node], "begin-seconds": begin, "end-seconds": end} if node in rails else {}
+        heard.append((Visit(node, "trained", joules=100.0 if node in rails else None, steps=1), facts))
+    assert divide(heard) == 2
+    assert [visit.joules for visit, _ in heard] == [50, 50, 100, 100, None]
+    assert rail_of("ssh:pi@board", "cpu") == "ssh:pi@board/cpu"
+    assert rail_of("opencl:0", "cpu") == rail_of("reference:cpu", "cpu") != rail_of("adb:A", "cpu")

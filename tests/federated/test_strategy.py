@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import FedAdam, FedProx
 import handheld
 from handheld.data import ArrayData
 from handheld.errors import HandheldError
+from handheld.federated import local
 from handheld.federated.client_app import ARRAYS, FACTS, LEFT, METRICS, client
 from handheld.federated.model import arrays_of, mark
 from handheld.federated.proximal_term import proximal
@@ -297,6 +298,24 @@ def test_a_device_that_cannot_answer_is_named_and_asked_again_later(tmp_path: Pa
     assert outcomes(record) == [["trained"], ["trained"]] and record.refused == {}
     assert record.rounds[-1].passed_over == {"12": "the cable is gone"}
     assert [node for kind, node in grid.asked if kind == "query"].count(12) == 1
+
+
+def test_devices_of_one_machine_share_its_joules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rails of a run file are told to the server, which counts what they delivered once."""
+    read = local.measured
+    monkeypatch.setattr(local, "measured", lambda *what: {**read(*what), "joules": 6.0, "rail": "this/cpu"})
+
+    def at_once(node: int, reply: Message) -> Message:
+        if METRICS in reply.content:
+            assert reply.content[FACTS]["begin-seconds"] < reply.content[FACTS]["end-seconds"]
+            reply.content[FACTS].update({"begin-seconds": 1.0, "end-seconds": 2.0})
+        return reply
+
+    grid = LoopGrid(*clients(2))
+    grid.change = at_once
+    record = started(grid, tmp_path, rounds=1)
+    assert [visit.joules for visit in record.rounds[-1].visits] == [3.0, 3.0] and record.rounds[-1].joules == 6.0
+    assert "devices share a power rail" in record.notes[0]
 
 
 def test_samples_that_fill_no_batch_are_noted(tmp_path: Path) -> None:

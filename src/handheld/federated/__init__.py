@@ -18,6 +18,7 @@ In the order in which a round uses them:
 | `compress` | updates in 8 bits or as their largest values, with error feedback |
 | `secure` | secure aggregation: masks updates on a device, and gives the server their mean |
 | `privacy` | what differential privacy needs of updates |
+| `rails` | divides the joules of a power rail among the devices that share it |
 | `strategy` | stands before a strategy of Flower: refuses, drops and counts what must not be averaged |
 | `settings` | what the run config may change, checked |
 | `server_app` | the ServerApp: rounds, checkpoints, the record |

@@ -22,6 +22,7 @@ from handheld.bench.row import main_rail
 from handheld.data.batches import Batch, Data, Indexed, rows_in
 from handheld.errors import DataError, HandheldError, SensorError
 from handheld.federated.model import State, StepSource, anchored, exchanged, mark, step_of, version
+from handheld.federated.rails import rail_of
 from handheld.profile.training import recorded
 from handheld.run.evaluate import evaluate
 from handheld.run.guards import gauges_of
@@ -96,7 +97,7 @@ class Site:
         samples = 0
         with tempfile.TemporaryDirectory(prefix="handheld-federated-") as folder:
             path = run or Path(folder) / "round.run"
-            begun = time.perf_counter()
+            begun, begin = time.perf_counter(), time.time()
             with recorded(path, {"what": "federated", "round": work.round}, trainer=self.trainer) as record:
                 record.attach(self.trainer)
                 pending: list[Any] = []
@@ -109,6 +110,8 @@ class Site:
                 after = self.trainer.state()
                 seconds = time.perf_counter() - begun
             costs = {"seconds": seconds, **measured(path, self.device), **health(self.device)}
+        if "joules" in costs:
+            costs |= {"begin-seconds": begin, "end-seconds": begin + seconds}
         if not losses:
             raise DataError("the device has no complete batch to train on. Try: a smaller batch, or more samples")
         costs["peak-bytes"] = self.trainer.plan.bytes
@@ -159,7 +162,7 @@ def samples_in(data: Data) -> int:
 
 
 def measured(path: Path, device: str) -> Facts:
-    """Seconds per step and joules of a run file. What no sensor measured is left out."""
+    """Seconds per step, joules and their rail of a run file. What no sensor measured is left out."""
     costs: Facts = {}
     with open_run(path) as run:
         steps = run.steps()
@@ -169,6 +172,7 @@ def measured(path: Path, device: str) -> Facts:
         rail = main_rail(run, device)
         if rail is not None and rail.joules_step is not None:
             costs["joules"] = rail.joules_step * len(steps)
+            costs["rail"] = rail_of(device, rail.rail)
     return costs
 
 

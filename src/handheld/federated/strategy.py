@@ -34,7 +34,8 @@ from handheld.federated.flower import (
 from handheld.federated.model import State, is_number, numbers_in, problem_of
 from handheld.federated.nodes import Eligible, Nodes
 from handheld.federated.privacy import correct, unclipped
-from handheld.federated.record import Record, Round, visit_of
+from handheld.federated.rails import divide
+from handheld.federated.record import Record, Round, Visit, visit_of
 from handheld.federated.select import Select
 
 
@@ -112,6 +113,7 @@ class Guarded(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         number, good = server_round + self.done, []
         seen: set[int] = set()
+        heard: list[tuple[Visit, dict[str, Any]]] = []
         reasons: list[str] = []
         for reply in replies:
             node = reply.metadata.src_node_id
@@ -126,7 +128,10 @@ class Guarded(Strategy):
             else:
                 log(WARNING, "the update of node %s is not averaged: %s", node, why)
             self.nodes.heard(node, facts)
-            self._now.visits.append(visit_of(str(node), why or "trained", facts))
+            heard.append((visit_of(str(node), why or "trained", facts), facts))
+        if divide(heard):
+            self.record.note("devices share a power rail; its joules are divided among those that trained at a time")
+        self._now.visits += [visit for visit, _ in heard]
         for node in [node for node in self.nodes.sent if node not in seen]:
             why = f"no reply: {reasons.pop()}" if reasons else "no reply"
             log(WARNING, "node %s: %s", node, why)
