@@ -13,6 +13,7 @@ from handheld.analyse.align import align
 from handheld.analyse.compare import BATCHES, FASTER, FEW, SAME, SHORT, SLOWER, Pair, compare
 from handheld.errors import RunFileError
 from handheld.sensors.base import Channel
+from handheld.store.commands import LAUNCH
 from handheld.store.rows import OpRow
 from helpers.noisy_runs import network, noisy_run
 from helpers.run_files import MadeRun, rising
@@ -145,6 +146,37 @@ def test_ops_without_a_partner_are_listed(plain, tmp_path):
     assert len(pair.ops) == len(network()) - 2 and not [row for row in pair.ops if row.differs]
     assert {module.path: module.complete for module in pair.modules}["layers.0"] is False
     assert next(op for op in pair.only_b).ms == pytest.approx(0.3, rel=0.2)
+
+
+def test_a_module_is_the_sum_of_its_own_ops_and_of_the_modules_inside_it(tmp_path):
+    def op(path: str, ms: float) -> tuple[str, str, str, float]:
+        return (path, "conv", "forward", ms)
+
+    before = [op("net.a.0", 1.0), op("net.a.1", 2.0), op("net.b.only", 4.0), op("net.b", 0.5), op("", 1.0)]
+    after = [*before, op("net.a.2", 3.0)]
+    modules = {
+        row.path: row for row in pair_of(made(tmp_path / "a.run", before), made(tmp_path / "b.run", after)).modules
+    }
+    assert set(modules) == {"net", "net.a", "net.a.0", "net.a.1", "net.b", "net.b.only", "(model)"}
+    parts = {"net.a": ("net.a.0", "net.a.1"), "net": ("net.a", "net.b")}
+    for parent, children in parts.items():
+        assert modules[parent].a_ms == pytest.approx(sum(modules[child].a_ms for child in children))
+    assert modules["net.b"].a_ms == pytest.approx(4.5) and modules["net.b"].complete
+    assert modules["net.a"].b_ms == pytest.approx(6.0), "with the op that only b has"
+    assert not modules["net.a"].complete and not modules["net"].complete and modules["net.a.0"].complete
+
+
+def test_a_module_that_holds_only_one_other_is_left_out(tmp_path):
+    paths = [made(tmp_path / f"{n}.run", [("net.body.conv", "conv", "forward", 1.0)]) for n in range(2)]
+    assert [row.path for row in pair_of(*paths).modules] == ["net.body.conv"]
+
+
+def made(path, ops):
+    """A run whose ops take the same time in every step."""
+    run = MadeRun(path, ops=[{"path": where, "op": op, "phase": phase} for where, op, phase, _ in ops])
+    run.steps(60, commands=[(LAUNCH, i, ms) for i, (*_, ms) in enumerate(ops)])
+    run.open().close()
+    return path
 
 
 def test_different_models_are_compared_as_far_as_they_align(plain, tmp_path):

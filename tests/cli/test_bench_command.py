@@ -116,7 +116,8 @@ def test_compare_warns_of_chance_and_of_a_busy_machine(run, tmp_path):
     assert "warning: a (a)" not in text
     marks = {line.split()[0]: line.split()[5] for line in lines if line.startswith(("mlp", "lenet5", "gpt"))}
     assert marks == {"mlp": "1.10x~", "lenet5": "2.00x", "gpt": "1.00x?"}
-    assert "1 row: the difference is within the spread of the steps" in text and "1 row: too few steps" in text
+    assert "1 row: the range holds 1, so it may be chance" in text and "1 row: too few steps" in text
+    assert "0.90 to 1.36" in text and "the spread of the steps (5% to 95%) of 2 rows" in text
     found = json.loads(run("--compare", "a", "b", "--json").stdout)
     assert [line["within_spread"] for line in found["rows"]] == [True, False, None] and len(found["warnings"]) == 1
 

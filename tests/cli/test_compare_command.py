@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from handheld.bench import compare, open_results
+from handheld.bench.compare_page import compare_page
 from handheld.bench.folder import Writer
-from helpers.bench_rows import info, row
+from handheld.bench.judged import judge_rows
+from helpers.bench_rows import folder, info, row
+from helpers.blocks import found
 from helpers.noisy_runs import network, noisy_run
 from helpers.run_files import MadeRun
 
@@ -154,3 +158,42 @@ def test_results_folders(run, files):
     assert run("compare", "first", "second", "--fail-above", "5%").exit_code == 3
     found = json.loads(run("compare", "first", "second", "--json").stdout)["folders"][0]
     assert len(found["rows"]) == 2 and list(found["runs"]) and list(found["unread"])
+
+
+def test_rows_of_folders_are_judged_by_their_spread_and_missing_ones_are_findings(run, files):
+    """Rows without run files: one is slower beyond its spread, one within it, one too short, one stopped training."""
+    calm, wide = {"step_p5_ms": 39.0, "step_p95_ms": 41.0}, {"step_p5_ms": 20.0, "step_p95_ms": 80.0}
+    kept = [row("mlp", **calm), row("vit", **wide)]
+    later = [row("mlp", step_ms=60.0, step_p5_ms=59.0, step_p95_ms=61.0), row("vit", **{**wide, "step_ms": 60.0})]
+    folder(files / "base", [*kept, row("gpt", **calm), row("unet"), row("lstm", status="hung")])
+    folder(files / "now", [*later, row("gpt", status="hung", reason="x"), row("unet"), row("lstm", status="hung")])
+    judged = {one["workload"]: one["judged"] for one in rows_of(run("compare", "base", "now", "--json"))}
+    assert judged["mlp"]["verdict"] == "slower" and judged["vit"]["verdict"] == "same" and judged["unet"] is None
+    assert (judged["mlp"]["low"], judged["mlp"]["high"]) == pytest.approx((59 / 41, 61 / 39))
+    failed = run("compare", "base", "now", "--fail-above", "5%")
+    text = " ".join(failed.stderr.split())
+    assert failed.exit_code == 3 and "now mlp/small/4/opencl: step is slower by 50.0%" in text and "vit" not in text
+    assert "gpt/small/4/opencl cannot be compared: b hung" in text and "lstm" not in text
+    assert "unet/small/4/opencl cannot be compared: too few steps to judge" in text
+    assert "unet/small/4/opencl not compared: no run file in a and b" in " ".join(failed.stdout.split())
+    folder(files / "less", [kept[0]])
+    gone = run("compare", "base", "less", "--fail-above", "90%")
+    assert gone.exit_code == 3 and "vit/small/4/opencl cannot be compared: only in a" in " ".join(gone.stderr.split())
+    assert run("compare", "less", "less", "--fail-above", "5%").exit_code == 0
+
+
+def rows_of(result):
+    return json.loads(result.stdout)["folders"][0]["rows"]
+
+
+def test_the_page_of_folders(run, files):
+    folder(files / "one", [row("mlp", step_p5_ms=39.0, step_p95_ms=41.0)])
+    folder(files / "two", [row("mlp", step_ms=20.0, step_p5_ms=19.0, step_p95_ms=21.0), row("gpt")])
+    shown = run("compare", "one", "two", "--out", "folders.html")
+    assert shown.exit_code == 0 and "folders.html" in shown.stdout, shown.output
+    assert "slower" in (files / "folders.html").read_text()
+    a, b = open_results("one"), open_results("two")
+    page = compare_page([judge_rows(a, b, compare(a, b))], [a, b])
+    (every,) = [block for block in found(page, "table") if block["caption"] == "Every row"]
+    assert every["rows"][0][5] == {"value": 0.5, "low": 19 / 41, "high": 21 / 39} and every["rows"][0][6] == "faster"
+    assert every["rows"][1][6] == "only in b"

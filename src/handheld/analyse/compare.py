@@ -85,7 +85,8 @@ class OpChange(Timing):
 
 @dataclass(frozen=True, slots=True)
 class ModuleChange(Timing):
-    """A module that both runs have: the sum of its ops. `complete` is false if some of its ops have no partner."""
+    """A module that both runs have: the sum of its ops and of those in the modules inside it. `complete` is false if
+    some of these ops have no partner."""
 
     path: str
     complete: bool
@@ -263,19 +264,23 @@ def _ops(aligned: Alignment, a: Windows, b: Windows, noise: _Noise) -> tuple[flo
 
 
 def _modules(aligned: Alignment, a: Windows, b: Windows, noise: _Noise) -> tuple[ModuleChange, ...]:
-    """One row per module path that has ops in both runs, with all of its ops."""
-    alone = {op.path for op in (*aligned.only_a, *aligned.only_b)}
+    """One row per module that has ops in both runs, with all of its ops and those of the modules inside it."""
+    alone = {path for op in (*aligned.only_a, *aligned.only_b) for path in _around(op.path)}
     ids_a: dict[str, list[int]] = {}
     ids_b: dict[str, list[int]] = {}
     launches: dict[str, int] = {}
     for x, y in aligned.pairs:
-        launches[x.path] = launches.get(x.path, 0) + max(x.launches, y.launches)
-        ids_a.setdefault(x.path, []).append(x.id)
-        ids_b.setdefault(x.path, []).append(y.id)
+        for path in _around(x.path):
+            launches[path] = launches.get(path, 0) + max(x.launches, y.launches)
+            ids_a.setdefault(path, []).append(x.id)
+            ids_b.setdefault(path, []).append(y.id)
+    for path in ids_a.keys() - _distinct(aligned, ids_a):
+        del ids_a[path], ids_b[path]
     for ids, ops in ((ids_a, aligned.only_a), (ids_b, aligned.only_b)):
         for op in ops:
-            if op.path in ids_a and op.path in ids_b:
-                ids[op.path].append(op.id)
+            for path in _around(op.path):
+                if path in ids:
+                    ids[path].append(op.id)
     sums = {path: (total(a, ids_a[path]), total(b, ids_b[path])) for path in ids_a}
     known = {path: pair for path, pair in sums.items() if len(pair[0]) and len(pair[1])}
     medians = {path: (float(np.median(x)), float(np.median(y))) for path, (x, y) in known.items()}
@@ -293,6 +298,19 @@ def _modules(aligned: Alignment, a: Windows, b: Windows, noise: _Noise) -> tuple
         for path in known
     ]
     return tuple(sorted(rows, key=lambda row: -abs(row.b_ms - row.a_ms * common)))
+
+
+def _around(path: str) -> list[str]:
+    """A module and all modules around it. Ops outside of all modules have a row of their own."""
+    parts = path.split(".")
+    return [".".join(parts[:depth]) for depth in range(len(parts), 0, -1)]
+
+
+def _distinct(aligned: Alignment, ids: Mapping[str, Sequence[int]]) -> set[str]:
+    """The modules without those that hold nothing but one other module."""
+    own = {op.path for pair in aligned.pairs for op in pair} | {op.path for op in (*aligned.only_a, *aligned.only_b)}
+    whole = {(path.rpartition(".")[0], len(known)) for path, known in ids.items()}
+    return {path for path, known in ids.items() if path in own or (path, len(known)) not in whole}
 
 
 def _timing(

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import cast
 
 from handheld.analyse.busy import warning_of_runs
-from handheld.analyse.run import Run, open_run
 from handheld.bench.folder import RUNS, Results, Writer
+from handheld.bench.judged import by_spread, not_judged
 from handheld.bench.shapes import Comparison, Info, Mean, Pair, Row, Side
-from handheld.errors import ResultsError, RunFileError
-
-T = TypeVar("T")
+from handheld.errors import ResultsError
 
 #: What is compared, and whether more is better.
 RATIOS = {"samples_s": True, "step_ms": False, "joules_sample": False, "planned_bytes": False}
@@ -43,27 +41,6 @@ def compare(a: Results, b: Results) -> Comparison:
             if (text := disturbed(results))
         ],
     }
-
-
-def compare_run_files(
-    a: Results, b: Results, compare_two: Callable[[Run, Run], T]
-) -> tuple[dict[str, T], dict[str, str]]:
-    """Compare the run files of each row that trained in both folders. Returns what `compare_two` said by key, and why
-    the others were not compared. Rows without a run file are in neither."""
-    right = {row["key"]: row for row in b.rows}
-    compared: dict[str, T] = {}
-    unread: dict[str, str] = {}
-    for row in a.rows:
-        other = right.get(row["key"])
-        paths = (a.run_path(row), b.run_path(other)) if other else (None, None)
-        if paths[0] is None or paths[1] is None:
-            continue
-        try:
-            with open_run(paths[0]) as first, open_run(paths[1]) as second:
-                compared[row["key"]] = compare_two(first, second)
-        except RunFileError as error:
-            unread[row["key"]] = str(error)
-    return compared, unread
 
 
 def disturbed(results: Results) -> str:
@@ -99,6 +76,8 @@ def _line(key: str, a: Row | None, b: Row | None) -> Pair:
         "b": _short(b),
         "ratios": ratios,
         "within_spread": _overlap(a, b),
+        "judged": by_spread(a, b),
+        "why": not_judged(a, b),
     }
 
 

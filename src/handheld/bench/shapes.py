@@ -230,10 +230,26 @@ class Side(TypedDict):
     others_cores: float | None
 
 
+class Judged(TypedDict):
+    """The time per sample of b divided by that of a, with an interval, and whether the difference is more than noise
+    (`slower`, `faster`, or `same`).
+
+    `by` says where the interval comes from: `run files` (95%, docs/compare.md), or the `spread` of the steps of both
+    rows, from 5% to 95% of them.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    verdict: str
+    by: str
+
+
 class Pair(TypedDict):
     """A key in two folders; `ratios` are b's figures divided by a's.
 
     `within_spread` says whether the step times of the two overlap, from 5% to 95% of the steps. None: not known.
+    `judged` is None if the times cannot be compared, and `why` says why then.
     """
 
     key: str
@@ -245,6 +261,8 @@ class Pair(TypedDict):
     b: Side | None
     ratios: dict[str, float]
     within_spread: bool | None
+    judged: Judged | None
+    why: str
 
 
 class Mean(TypedDict):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import handheld.bench as runner
+from handheld.bench.judged import judge_rows
 from handheld.cli import bench_tables, output
 from handheld.errors import HandheldError
 from handheld.fleet.folder import PAGE, Summary, is_fleet_folder
@@ -43,7 +44,8 @@ def _compare(folders: list[Path], json: bool) -> None:
     opened = [runner.open_results(folder) for folder in folders]
     if len(opened) != 2:
         raise HandheldError(f"--compare takes two results folders, not {len(opened)}")
-    comparison = runner.compare(*opened)
+    a, b = opened
+    comparison = judge_rows(a, b, runner.compare(a, b)).comparison
     output.print_json(comparison) if json else bench_tables.present_compared(comparison)
 
 

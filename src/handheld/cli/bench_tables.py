@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from rich.text import Text
 
 from handheld import suite
+from handheld.analyse.compare import SAME
 from handheld.bench import Results, Row
 from handheld.bench.compare import disturbed
 from handheld.bench.folder import statuses
-from handheld.bench.shapes import Comparison, Line, Side, Untrained
+from handheld.bench.judged import RUN_FILES, SPREAD
+from handheld.bench.shapes import Comparison, Line, Pair, Side, Untrained
 from handheld.cli import output
 from handheld.cli.tables import Column, Lines
 
@@ -219,20 +221,21 @@ def present_compared(comparison: Comparison) -> None:
         output.caution(warning)
     out.print(output.grid([("a", comparison["a"]), ("b", comparison["b"])]))
     layout = Lines(
-        (Column("workload", name_of=True), 17),
-        (Column("on", name_of=True, least=8), 14),
+        (Column("workload", name_of=True), 15),
+        (Column("on", name_of=True, least=8), 10),
         (Column("batch"), 5),
-        (Column("a: samples/s"), 12),
-        (Column("b: samples/s"), 12),
+        (Column("a: /s"), 8),
+        (Column("b: /s"), 8),
         (Column("b/a"), 7),
+        (Column("range"), 12),
         (Column("memory", drop=1), 7),
     )
     out.print(Text(layout.head, style="dim"))
     for line in comparison["rows"]:
         a, b, ratios = line["a"], line["b"], line["ratios"]
         batch = "own" if line["batch"] is None else str(line["batch"])
-        mark = {True: "~", False: " ", None: "?"}[line["within_spread"]] if "samples_s" in ratios else ""
-        figures = (_side(a), _side(b), _ratio(ratios.get("samples_s")) + mark, _ratio(ratios.get("planned_bytes")))
+        speed = _ratio(ratios.get("samples_s")) + (_mark(line) if "samples_s" in ratios else "")
+        figures = (_side(a), _side(b), speed, _range(line), _ratio(ratios.get("planned_bytes")))
         out.print(Text(layout.line(line["workload"], line["device"], batch, *figures)))
     means = comparison["means"]
     out.print()
@@ -252,24 +255,40 @@ def present_compared(comparison: Comparison) -> None:
     out.print(output.grid(facts))
 
 
+def _mark(line: Pair) -> str:
+    judged = line["judged"]
+    return "?" if judged is None else "~" if judged["verdict"] == SAME else " "
+
+
+def _range(line: Pair) -> str:
+    """The interval of the ratio of the speeds."""
+    judged = line["judged"]
+    return "" if judged is None else f"{1 / judged['high']:.2f} to {1 / judged['low']:.2f}"
+
+
 def _judged(comparison: Comparison) -> list[tuple[str, str | Text]]:
-    """What the marks behind the ratios mean."""
-    both = [line for line in comparison["rows"] if "samples_s" in line["ratios"]]
-    within, unknown = (sum(line["within_spread"] is value for line in both) for value in (True, None))
+    """What the marks behind the ratios mean, where their ranges come from, and which rows were not compared."""
+    marks = [_mark(line) for line in comparison["rows"] if "samples_s" in line["ratios"]]
     facts: list[tuple[str, str | Text]] = []
-    if within:
-        rows = output.count(within, "row")
-        facts.append(("~", f"{rows}: the difference is within the spread of the steps, so it may be chance"))
-    if unknown:
-        rows = output.count(unknown, "row")
+    if "~" in marks:
+        facts.append(("~", f"{output.count(marks.count('~'), 'row')}: the range holds 1, so it may be chance"))
+    if "?" in marks:
+        rows = output.count(marks.count("?"), "row")
         facts.append(("?", f"{rows}: too few steps to tell whether the difference is chance. Try: a longer --seconds"))
+    sources = [line["judged"]["by"] for line in comparison["rows"] if line["judged"]]
+    for by, text in ((RUN_FILES, "95%, from the run files of"), (SPREAD, "the spread of the steps (5% to 95%) of")):
+        if by in sources:
+            facts.append(("range", f"{text} {output.count(sources.count(by), 'row')}"))
+    for line in comparison["rows"]:
+        if any(side is None or side["status"] != "trained" for side in (line["a"], line["b"])):
+            facts.append(("not compared", f"{output.middle(line['key'], 30)}: {line['why']}"))
     return facts
 
 
 def _side(row: Side | None) -> str:
     if row is None:
         return "no row"
-    return _rate(row["samples_s"]) if row["status"] == "trained" else output.middle(row["status"], 12)
+    return _rate(row["samples_s"]) if row["status"] == "trained" else output.middle(row["status"], 8)
 
 
 def _ratio(value: float | None) -> str:

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from handheld import bench as results
-from handheld.analyse.compare import Pair, compare_files, compare_two
-from handheld.bench.compare import compare_run_files
+from handheld.analyse.compare import Pair, compare_files
+from handheld.bench.compare_page import compare_page
+from handheld.bench.judged import Rows, judge_rows
 from handheld.cli import bench_tables, compare_tables, output
 from handheld.cli.options import Json
 from handheld.cli.report import check_page
@@ -29,14 +30,13 @@ FailAbove = Annotated[
     typer.Option(
         "--fail-above",
         metavar="P%",
-        help=f"Exit code {SLOWER_EXIT} if the step, a module or an op is slower by more than P and by more than noise.",
+        help=f"Exit code {SLOWER_EXIT} if the step, a module or an op is slower by more than P and by more than noise, "
+        "or if a row of a results folder cannot be compared.",
     ),
 ]
 
 
-Out = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE.html", help="Also write a page with figures. Run files only.")
-]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE.html", help="Also write a page.")]
 
 
 def compare(paths: Paths, fail_above: FailAbove = None, out: Out = None, json: Json = False) -> None:
@@ -62,13 +62,19 @@ def compare(paths: Paths, fail_above: FailAbove = None, out: Out = None, json: J
             f"{paths[folders.index(True)]} is a folder and {paths[folders.index(False)]} is not. "
             "Try: two run files, or two results folders"
         )
-    if all(folders) and out is not None:
-        raise HandheldError("--out writes the page of run files, not of results folders. Try: two of their run files")
     if out is not None:
         check_page(out)
-    pairs = _folders(paths, json) if all(folders) else _runs(paths, out, json)
+    if all(folders):
+        rows = _folders(paths, out, json)
+        found = [(each.comparison["b"], *one) for each in rows for one in each.slowdowns(allowed or 0.0)]
+        slow = [(f"{folder} {key}", name, ratio) for folder, key, name, ratio in found]
+        gaps = [f"{each.comparison['b']} {key} cannot be compared: {why}" for each in rows for key, why in each.gaps()]
+    else:
+        pairs = _runs(paths, out, json)
+        slow = [(where, *one) for where, pair in pairs.items() for one in pair.slowdowns(allowed or 0.0)]
+        gaps = []
     if allowed is not None:
-        _judge(pairs, allowed)
+        _judge(slow, gaps, allowed)
 
 
 def _runs(paths: list[Path], out: Path | None, json: bool) -> dict[str, Pair]:
@@ -84,32 +90,37 @@ def _runs(paths: list[Path], out: Path | None, json: bool) -> dict[str, Pair]:
     return {pair.b: pair for pair in comparison.pairs}
 
 
-def _folders(paths: list[Path], json: bool) -> dict[str, Pair]:
+def _folders(paths: list[Path], out: Path | None, json: bool) -> list[Rows]:
     """Compare each folder with the first: the rows as `bench --compare` does, and their run files."""
     first, *others = [results.open_results(path) for path in paths]
-    documents: list[dict[str, object]] = []
-    pairs: dict[str, Pair] = {}
-    for number, other in enumerate(others):
-        rows = results.compare(first, other)
-        runs, unread = compare_run_files(first, other, compare_two)
-        pairs |= {f"{other.folder} {key}": pair for key, pair in runs.items()}
-        documents.append({**rows, "runs": {key: pair.to_json() for key, pair in runs.items()}, "unread": unread})
-        if not json:
-            if number:
-                output.out.print()
-            bench_tables.present_compared(rows)
-            compare_tables.present_rows(runs, unread)
+    compared = [judge_rows(first, other, results.compare(first, other)) for other in others]
+    if out is not None:
+        write_document(compare_page(compared, [first, *others]), out)
     if json:
-        output.print_json({"folders": documents})
-    return pairs
+        output.print_json({"folders": [_document(rows) for rows in compared]})
+        return compared
+    for number, rows in enumerate(compared):
+        if number:
+            output.out.print()
+        bench_tables.present_compared(rows.comparison)
+        compare_tables.present_rows(rows.runs, rows.unread)
+    if out is not None:
+        output.out.print(output.grid([("wrote", output.path(out))]))
+    return compared
 
 
-def _judge(pairs: dict[str, Pair], allowed: float) -> None:
-    slow = [(where, name, ratio) for where, pair in pairs.items() for name, ratio in pair.slowdowns(allowed)]
+def _document(rows: Rows) -> dict[str, object]:
+    return {**rows.comparison, "runs": {key: pair.to_json() for key, pair in rows.runs.items()}, "unread": rows.unread}
+
+
+def _judge(slow: list[tuple[str, str, float]], gaps: list[str], allowed: float) -> None:
+    for gap in gaps:
+        output.fail(gap)
     if slow:
         where, name, ratio = max(slow, key=lambda item: item[2])
         more = f", and {len(slow) - 1} more" if len(slow) > 1 else ""
         output.fail(f"{where}: {name} is slower by {ratio - 1:.1%}; --fail-above allows {allowed:.1%}{more}")
+    if slow or gaps:
         raise typer.Exit(SLOWER_EXIT)
 
 
