@@ -69,7 +69,7 @@ NARROW: dict[str, set[str]] = {
 #: convenience methods for users that call a part above: file -> module -> methods
 UPWARD: dict[str, dict[str, str]] = {
     "step.py": {
-        "handheld.limits.planning": "Step.plan: step.plan(device) describes the device and makes a plan that fits",
+        "handheld.limits.means": "Step.plan: step.plan(device) describes the device and makes a plan that fits",
         "handheld.package": "Step.save: step.save(path) writes the step file",
     },
     "plan/plan.py": {

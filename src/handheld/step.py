@@ -116,7 +116,7 @@ class Step:
         - `precision`: "half" stores values between nodes in 16 bits and scales the loss. The scale doubles after
           `growth_steps` steps without an overflow. "half-compute" also multiplies in 16 bits (needs cl_khr_fp16).
         """
-        from handheld.limits.planning import plan_fitting
+        from handheld.limits.means import plan_fitting
 
         return plan_fitting(
             self,

@@ -126,7 +126,7 @@ def test_commands_name_the_largest_batch(run, monkeypatch, command):
     monkeypatch.setattr(planning, "described", lambda device: tiny)
     data = ("--data", "data.npz") if command == "train" else ()
     says = {
-        "train": ("smallest limit", "No number of micro-batches fits", "Try: "),
+        "train": ("smallest limit", "micro-batches of", "Try: "),
         "profile": ("smallest limit", "Try: a batch of"),
         "verify": ("largest batch that fits is", "Try: a batch of"),
     }

@@ -11,6 +11,7 @@ from torch import nn
 import handheld
 from handheld.device import DeviceCaps
 from handheld.errors import HandheldError, OutOfMemory, PlanError
+from handheld.plan.fit import fits_of
 from handheld.run.parts import parts_of
 
 CAPS = DeviceCaps.shipped("adreno-740")
@@ -128,3 +129,44 @@ def test_micro_batches_compute_values_again_if_they_must() -> None:
     limited, other = trained(plan, [batch, batch])
     assert limited == losses
     assert all(np.array_equal(other[name], value) for name, value in state.items()), "the same bits"
+
+
+def test_the_error_names_the_smallest_limit_of_all_means() -> None:
+    step, _ = captured(evaluate=False)
+    options = {"caps": CAPS, "memory_limit_bytes": 60 << 10}
+    with pytest.raises(OutOfMemory) as stopped:
+        step.copy().plan("opencl", micro_batches=1, **options)
+    whole = stopped.value.smallest_bytes or 0
+    with pytest.raises(OutOfMemory, match=r"found is .*, in \d+ micro-batches of \d samples?: .* needs at") as stopped:
+        step.copy().plan("opencl", micro_batches=None, **options)
+    least = stopped.value.smallest_bytes or 0
+    assert 60 << 10 < least < whole
+    plan = step.copy().plan("opencl", caps=CAPS, micro_batches=None, memory_limit_bytes=least)
+    assert plan.bytes <= least and parts_of(plan)
+
+
+def test_micro_batches_do_only_what_is_allowed() -> None:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(6) for layer in (nn.Linear(16, 16), nn.GELU())]
+    model, batch = nn.Sequential(*layers), (torch.randn(192, 16), torch.randint(0, 16, (192,)))
+    step = handheld.capture(model, F.cross_entropy, torch.optim.SGD(model.parameters(), 0.1), batch, evaluate=False)
+    plain = step.copy().plan("opencl", micro_batches=3)
+    limit = plain.bytes - plain.arena_bytes // 2
+    with pytest.raises(OutOfMemory, match="but only"):
+        step.copy().plan("opencl", micro_batches=3, memory_limit_bytes=limit, recompute=False)
+    plan = step.copy().plan("opencl", micro_batches=3, memory_limit_bytes=limit, recompute=False, spill=True)
+    assert plan.bytes <= limit and parts_of(plan) and plan.host_bytes
+    assert not any(fit.repeats for fit in fits_of(plan.options).values())
+    assert "moved to a file" in " ".join(plan.explain().split())
+    losses, state = trained(plain, [batch, batch])
+    moved, other = trained(plan, [batch, batch])
+    assert moved == losses
+    assert all(np.array_equal(other[name], value) for name, value in state.items()), "the same bits"
+
+
+def test_micro_batches_and_optimizer_state_in_few_bits() -> None:
+    step, (x, y) = captured(evaluate=False)
+    whole, divided = (step.copy().plan("opencl", state_bits=8, micro_batches=n) for n in (1, 3))
+    assert "optimizer state in 8 bits" in divided.explain() and parts_of(divided)
+    losses, _ = trained(whole, [(x, y)] * 3)
+    assert trained(divided, [(x, y)] * 3)[0] == pytest.approx(losses, rel=1e-4)

@@ -18,7 +18,8 @@ from handheld.cli.stages import stages
 from handheld.cli.tables import Column, table
 from handheld.device import DeviceCaps, canonical
 from handheld.limits.curve import Curve, Point, curve, largest_as_it_is, largest_fitted
-from handheld.limits.planning import FittedSizes, Fitting
+from handheld.limits.means import FittedSizes
+from handheld.limits.planning import Fitting
 from handheld.resolve import StepFile, open_model
 from handheld.run.fitting import Largest, Probe
 

@@ -27,7 +27,7 @@ def _largest(graph: Graph) -> tuple[Node, list[Tensor]]:
     """The node of a graph at which most bytes are alive that a step makes, and these tensors, the largest first."""
     alive = lifetimes(graph)
     outside = set(graph.slots.values()) | {given.tensor for given in graph.inputs}
-    outside |= {write.tensor for write in graph.writes}  # Most are made in the memory of their slots.
+    outside |= graph.host | {write.tensor for write in graph.writes}  # Most are made in the memory of their slots.
     made = {t: (born, alive.last[t]) for t, born in alive.born.items() if t not in outside}
     change = np.zeros(len(graph.nodes) + 1, np.int64)
     for tensor, (born, last) in made.items():

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from handheld.errors import PlanError
+from handheld.limits.means import FittedSizes
 from handheld.limits.parts import Splitting, time_of, told
-from handheld.limits.planning import FittedSizes, Fitting
+from handheld.limits.planning import Fitting
 from handheld.plan.fit import fits_of
 from handheld.plan.plan import Plan
 from handheld.run.fitting import Largest, Probe, Sizes, largest

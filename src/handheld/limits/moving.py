@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from handheld.errors import OutOfMemory
 from handheld.graph.graph import transfer_of
 from handheld.limits.parts import time_of
+from handheld.limits.planning import Fitting, impossible
 from handheld.limits.spilling import Spilling, after_moves, rate_of, rate_text
 from handheld.passes.transfer import Move, move_out
 from handheld.plan.make import make_plan
@@ -16,10 +17,7 @@ from handheld.plan.moves import moved_values, place_text
 from handheld.plan.plan import Plan
 from handheld.plan.transfers import moved_bytes
 from handheld.progress import report
-from handheld.units import size as size_text
-
-if TYPE_CHECKING:
-    from handheld.limits.planning import Fitting
+from handheld.units import count
 
 #: Placing tensors leaves gaps, so the first choice may not fit. How often another one is tried.
 ROUNDS = 8
@@ -73,16 +71,8 @@ class Moving:
         """The error that names the smallest limit."""
         fitting = self._fitting
         smallest = min((*map(self.smallest, bases), *bases), key=lambda plan: plan.bytes)
-        error = OutOfMemory(
-            f"the plan needs {size_text(fitting.whole.bytes)} on {fitting.device}, but only "
-            f"{size_text(fitting.available)} are available. The smallest limit that was found is "
-            f"{size_text(smallest.bytes)}, with {moved_values(smallest.options)} values moved out of the device. "
-            "Try: a smaller batch",
-            fitting.whole.bytes,
-            fitting.available,
-        )
-        error.smallest_bytes = smallest.bytes
-        return error
+        moved = count(moved_values(smallest.options), "value")
+        return impossible(fitting, smallest, f"with {moved} moved out of the device")
 
     def _graphs(self, base: Plan) -> dict[str, Spilling]:
         graphs, rate = {}, self._rate

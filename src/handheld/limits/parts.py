@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 from handheld.callers import warn_user
 from handheld.device import DeviceCaps
 from handheld.errors import CaptureError, OutOfMemory, PlanError
-from handheld.graph.graph import Graph
+from handheld.graph.graph import transfer_of
 from handheld.limits.prices import DevicePrices
+from handheld.limits.spilling import rate_of, step_seconds
 from handheld.plan.fit import fits_of
 from handheld.plan.make import make_plan
 from handheld.plan.moves import time_of_moves
@@ -103,42 +105,56 @@ class Splitting:
         return step.code.add(step, kind, parts.size)
 
     def counts(self) -> Iterator[int]:
-        """The numbers of micro-batches to try: 2, 4, 8 and so on."""
+        """The numbers of micro-batches to try: 2, 4, 8 and so on, and one for each sample."""
         count = 2
-        while count <= self.batch:
+        while count < self.batch:
             yield count
             count *= 2
+        if self.batch > 1:
+            yield self.batch
 
-    def fastest(self, whole: Plan, seconds: float, prices: DevicePrices, make: Make) -> Plan | None:
-        """The plan that is predicted to take the least time; None if no number of micro-batches fits."""
-        best: Plan | None = None
+    def fastest(self, whole: Plan, seconds: float, prices: DevicePrices, make: Make) -> Plan:
+        """The plan that is predicted to take the least time. Raises OutOfMemory about the number of micro-batches with
+        the smallest limit if none fits."""
+        best, smallest = None, None
         for count in self.counts():
             try:
                 plan = told(self.plan(count, make), whole, seconds, prices)
-            except OutOfMemory:
+            except OutOfMemory as error:
+                smallest = min((e for e in (smallest, error) if e is not None), key=smallest_of)
                 continue
             if best is not None and time_of(plan) >= time_of(best):
                 break
             best = plan
             if not fits_of(plan.options):
                 break  # More micro-batches only take longer.
+        if best is None:
+            raise smallest or OutOfMemory("a batch of 1 has no parts")
         return best
+
+
+def smallest_of(error: OutOfMemory) -> float:
+    """The smallest limit that an error names."""
+    return error.smallest_bytes or error.needed_bytes or math.inf
 
 
 def told(plan: Plan, whole: Plan, seconds: float, prices: DevicePrices) -> Plan:
     """The plan whose options also say what its micro-batches cost: for `fit_text`."""
     facts: dict[str, Any] = dict(plan.options["parts"])
     parts = Parts(facts["batch"], facts["size"], facts["loss"])
-    graphs = {name: entry.graph for name, entry in plan.graphs.items()}
-    own = (parts.count - 1) * _seconds(graphs[f"{parts.graph}.accumulate"], prices) + _seconds(
-        graphs[parts.graph], prices
-    )
+    with_sums, last = f"{parts.graph}.accumulate", parts.graph
+    own = (parts.count - 1) * _seconds(plan, with_sums, prices) + _seconds(plan, last, prices)
     facts |= {"more": own / seconds - 1, "bytes_before": whole.bytes}
     return replace(plan, options={**plan.options, "parts": facts})
 
 
-def _seconds(graph: Graph, prices: DevicePrices) -> float:
-    return sum(price.seconds for price in prices(graph.nodes, graph))
+def _seconds(plan: Plan, name: str, prices: DevicePrices) -> float:
+    """The predicted time of a graph. Copies between the device and the host run beside its nodes."""
+    graph = plan.graphs[name].graph
+    own = [i for i, node in enumerate(graph.nodes) if not transfer_of(graph, node)]
+    found = prices([graph.nodes[i] for i in own], graph)
+    rate = rate_of(plan.caps, plan.options.get("spill_to"), prices.times.rates.transfer_bytes_s)
+    return step_seconds(graph, dict(zip(own, (price.seconds for price in found), strict=True)), rate)
 
 
 def time_of(plan: Plan) -> float:

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from handheld.callers import warn_user
 from handheld.device import DeviceCaps
-from handheld.errors import CaptureError, OutOfMemory, PlanError
+from handheld.errors import OutOfMemory
 from handheld.graph.graph import Graph
 from handheld.limits.bottleneck import bottleneck
 from handheld.limits.ledger import make_ledger
-from handheld.limits.moving import plan_with_moves
-from handheld.limits.parts import DEAR, Splitting, time_of, told, warn_norms
+from handheld.limits.parts import time_of
 from handheld.limits.prices import DevicePrices, prices_of
 from handheld.limits.repeats import repeats
 from handheld.limits.search import TRIES, WORK, Choice, Search
-from handheld.plan.fit import Fit, fit_text, fits_of, more_text, spread_out
-from handheld.plan.make import Known, check_memory, make_plan
+from handheld.plan.fit import Fit, more_text, parts_text, spread_out
+from handheld.plan.make import Known, make_plan
 from handheld.plan.plan import Plan
 from handheld.plan.tuning import load_tuning
 from handheld.progress import report
-from handheld.run.fitting import SECONDS, Probe, Sizes, largest, with_largest
-from handheld.run.planning import Request, requested
 from handheld.units import size as size_text
 
 if TYPE_CHECKING:
@@ -35,8 +30,8 @@ if TYPE_CHECKING:
 ROUNDS = 6
 #: A plan of any size, to find out what a step needs.
 ROOMY = 1 << 50
-#: How long the search for the largest batch may take, for an error message.
-LARGEST_S = 10.0
+#: How the sentence about the smallest limit begins.
+SMALLEST = "The smallest limit that was found is "
 
 
 @dataclass
@@ -65,16 +60,8 @@ class Fitting:
         """The plan within the limit. Raises OutOfMemory that names the smallest limit."""
         found = self.within(self.available)
         if found is None:
-            raise self._impossible()
+            raise impossible(self, self.certain, f"for {more_text(time_of(self.certain))}")
         return found
-
-    def fitted(
-        self, step: Step, device: str, caps: DeviceCaps, names: Sequence[str], options: Mapping[str, Any]
-    ) -> Plan:
-        """A plan of other graphs within the limit of this one, as `make_plan`."""
-        fitting = Fitting(step, device, caps, names, options, self.description)
-        fitting.prices = self.prices
-        return fitting.plan()
 
     @functools.cached_property
     def prices(self) -> DevicePrices:
@@ -217,127 +204,21 @@ class Fitting:
         }
         return rest - sum(place.nbytes for place in gone if place.segment < plan.arena)
 
-    def _impossible(self) -> OutOfMemory:
-        smallest = self.certain
-        state = sum(place.nbytes for place in smallest.state.values())
-        rest = smallest.bytes - state - smallest.arena_bytes
-        more = max((fit.more for fit in fits_of(smallest.options).values()), default=0.0)
-        error = OutOfMemory(
-            f"the plan needs {size_text(self.whole.bytes)} on {self.device}, but only {size_text(self.available)} are "
-            f"available. The smallest limit that was found is {size_text(smallest.bytes)}, for {more_text(more)}: "
-            f"{size_text(state)} of parameters and optimizer, {size_text(rest)} of inputs and outputs, and "
-            f"{size_text(smallest.arena_bytes)} of values, most of which {bottleneck(smallest)} needs at one time. "
-            "Try: a smaller batch",
-            self.whole.bytes,
-            self.available,
-        )
-        error.smallest_bytes = smallest.bytes
-        return error
 
-
-def plan_fitting(
-    step: Step,
-    device: str,
-    *,
-    recompute: bool = True,
-    micro_batches: int | None = 1,
-    spill: bool = False,
-    **options: Any,
-) -> Plan:
-    """`Step.plan`: a plan as it is if it fits; otherwise one that computes values again, moves values out of the
-    device, or runs in micro-batches, if that is allowed."""
-    request = requested(step, device, **options)
-    if request.options["spill_to"] and not (spill or request.options["stream"]):
-        raise PlanError("spill_to says where, but nothing leaves the device. Try: with spill=True or stream=True")
-    fitting = Fitting(step, request.device, request.caps, request.names, request.options)
-    if micro_batches is not None and micro_batches != 1:
-        return _divided(request, fitting, micro_batches)
-    try:
-        whole = fitting.whole  # Raises an error if a single tensor is too large; nothing here makes it smaller.
-        if whole.bytes > fitting.available and (not (recompute or spill) or request.options["isolate"]):
-            check_memory(whole, request.options["memory_limit_bytes"])
-    except OutOfMemory as error:
-        raise request.with_largest(error) from None
-    if whole.bytes <= fitting.available:
-        return whole
-    try:
-        plan = plan_with_moves(fitting, recompute) if spill else fitting.plan()
-    except OutOfMemory as error:
-        split, why = _split(request, fitting) if micro_batches is None else (None, "")
-        if split is None:
-            text = str(error).removesuffix(". Try: a smaller batch")
-            error = error.again(f"{text}. {why}", None) if why else error
-            raise _with_largest(error, request, fitting.prices) from None
-        return split
-    if micro_batches is None and time_of(plan) > DEAR:
-        split, _ = _split(request, fitting)
-        plan = plan if split is None or time_of(split) >= time_of(plan) else split
-    if options.get("memory_limit_bytes") is None:
-        text = fit_text(plan.options, plan.bytes)
-        warn_user(f"the plan is made smaller to fit into the memory of {plan.device}: {text}. Try: a smaller batch")
-    return plan
-
-
-def _split(request: Request, fitting: Fitting) -> tuple[Plan | None, str]:
-    """The plan with micro-batches that give the same update, or why there is none."""
-    try:
-        splitting = Splitting(request)
-    except PlanError as error:
-        return None, str(error)
-    why = splitting.why_not()
-    if why:
-        return None, f"Micro-batches would not give the same update: {why}"
-    whole, seconds = fitting.whole, fitting.seconds  # The step gets more slots below.
-    plan = splitting.fastest(whole, seconds, fitting.prices, fitting.fitted)
-    return plan, "" if plan is not None else "No number of micro-batches fits"
-
-
-def _divided(request: Request, fitting: Fitting, count: int) -> Plan:
-    """The plan with so many micro-batches, which the user asked for."""
-    splitting, whole, seconds = Splitting(request), fitting.whole, fitting.seconds
-    try:
-        plan = splitting.plan(count, fitting.fitted)
-    except OutOfMemory as error:
-        raise error.again(
-            f"{str(error).removesuffix('. Try: a smaller batch')}. Try: more micro-batches", None
-        ) from None
-    warn_norms(splitting, plan)
-    return told(plan, whole, seconds, fitting.prices)
-
-
-def _with_largest(error: OutOfMemory, request: Request, prices: DevicePrices) -> OutOfMemory:
-    """The same error, which also says which batch would fit. One that fits as it is is quickly found, and the search
-    for a larger one starts from it."""
-    arguments = request.step, request.device, request.caps, request.names, request.options
-    plain, known = Sizes(*arguments), []
-    if plain.step.code is not None and plain.state_bytes <= plain.available:
-        start = [plain.empty, Probe(plain.batch, error.needed_bytes, False)]
-        found = largest(plain.probe, start, plain.available, SECONDS)
-        known = [Probe(found.batch, None, True)] if found.batch else []
-    sizes = FittedSizes(*arguments)
-    sizes.prices = prices
-    return with_largest(error, sizes, LARGEST_S, known)
-
-
-class FittedSizes(Sizes):
-    """Plans for other batch sizes that may compute values again. A probe is about the smallest plan of its batch."""
-
-    #: Prices take seconds to make, and do not depend on the batch.
-    prices: DevicePrices | None = None
-
-    def probe(self, batch: int) -> Probe:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # They were shown when the step was captured.
-                names = self.names(batch)
-                fitting = Fitting(self.step, self.device, self.caps, names, self.options)
-                if self.prices is not None:
-                    fitting.prices = self.prices
-                smallest = fitting.whole if fitting.whole.bytes <= self.available else fitting.least(True)
-                if smallest.bytes > self.available:
-                    smallest = fitting.smallest
-        except OutOfMemory as error:  # One tensor is too large for an allocation.
-            return Probe(batch, None, False, str(error))
-        except CaptureError as error:
-            return Probe(batch, None, False, str(error))
-        return Probe(batch, smallest.bytes, smallest.bytes <= self.available)
+def impossible(fitting: Fitting, smallest: Plan, how: str) -> OutOfMemory:
+    """The error that names the smallest limit, what prevents less, and `how` it is met."""
+    if parts := parts_text(fitting.options):
+        how = f"in {parts}"
+    state = sum(place.nbytes for place in smallest.state.values())
+    rest = smallest.bytes - state - smallest.arena_bytes
+    error = OutOfMemory(
+        f"the plan needs {size_text(fitting.whole.bytes)} on {fitting.device}, but only "
+        f"{size_text(fitting.available)} are available. {SMALLEST}{size_text(smallest.bytes)}, {how}: "
+        f"{size_text(state)} of parameters and optimizer, {size_text(rest)} of inputs and outputs, and "
+        f"{size_text(smallest.arena_bytes)} of values, most of which {bottleneck(smallest)} needs at one time. "
+        "Try: a smaller batch",
+        fitting.whole.bytes,
+        fitting.available,
+    )
+    error.smallest_bytes = smallest.bytes
+    return error

@@ -84,11 +84,12 @@ def fit_text(options: Mapping[str, Any], nbytes: int) -> str:
     """What a plan of `nbytes` with these options does to fit, in one line; "" if it fits as it is."""
     fits, parts = list(fits_of(options).values()), options.get("parts")
     if parts:
-        made = f"{count(-(-parts['batch'] // parts['size']), 'micro-batch')} of {parts['size']} samples"
         before = f" instead of {size_text(parts['bytes_before'])}" if "bytes_before" in parts else ""
         values = max((len(fit.repeats) for fit in fits), default=0)
         again = f", each with {count(values, 'value')} computed again" if values else ""
-        return f"{size_text(nbytes)}{before}: {made}{again}, {more_text(parts.get('more', 0.0))}"
+        moved = f", {line}" if (line := moves_line(options, timed=False)) else ""
+        time = more_text(parts.get("more", 0.0))
+        return f"{size_text(nbytes)}{before}: {parts_text(options)}{again}{moved}, {time}"
     if moved := moves_line(options):
         fits = [fit for fit in fits if fit.repeats]
         again = f"; {count(sum(len(fit.repeats) for fit in fits), 'value')} computed again" if fits else ""
@@ -100,6 +101,14 @@ def fit_text(options: Mapping[str, Any], nbytes: int) -> str:
     again = f"{count(values, 'value')} computed again" if values else "another order of the backward pass"
     lost = "" if all(fit.outputs for fit in fits) else "; outputs of the training step are not kept"
     return f"{size_text(nbytes)} instead of {size_text(fits[0].bytes_before)}: {again}, {more_text(more)}{lost}"
+
+
+def parts_text(options: Mapping[str, Any]) -> str:
+    """How a plan with these options divides batches; "" if it does not."""
+    parts = options.get("parts")
+    if not parts:
+        return ""
+    return f"{count(-(-parts['batch'] // parts['size']), 'micro-batch')} of {count(parts['size'], 'sample')}"
 
 
 def fit_summary(options: Mapping[str, Any], nbytes: int) -> dict[str, Any]:

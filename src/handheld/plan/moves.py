@@ -42,15 +42,15 @@ def time_of_moves(options: Mapping[str, Any]) -> float:
     return float((options.get("moves") or {}).get("more", 0.0))
 
 
-def moves_line(options: Mapping[str, Any]) -> str:
-    """What is moved and what it costs, without the memory of the plan; "" if nothing is."""
+def moves_line(options: Mapping[str, Any], timed: bool = True) -> str:
+    """What is moved and, if `timed`, what it costs, without the memory of the plan; "" if nothing is."""
     moves = options.get("moves") or {}
     if not moved_values(options):
         return ""
     more = moves["more"]
-    time = "no more time" if more < 0.005 else f"about {more:.0%} more time"
+    time = ("no more time" if more < 0.005 else f"about {more:.0%} more time") + " at " if timed else ""
     values = count(moved_values(options), "value")
-    return f"{values} moved to {moves['where']} and back ({size_text(moves['bytes'])}), {time} at {moves['rate']}"
+    return f"{values} moved to {moves['where']} and back ({size_text(moves['bytes'])}), {time}{moves['rate']}"
 
 
 def with_transfers(step: Step, graphs: Sequence[Graph], options: Mapping[str, Any]) -> list[Graph]:

@@ -1,0 +1,189 @@
+"""A plan within a memory limit by the means that are allowed: `Step.plan`.
+
+A batch stays whole if values that are computed again, or that leave the device, meet the limit soon enough. Otherwise
+it may run in micro-batches, if these give the same update.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from handheld.callers import warn_user
+from handheld.device import DeviceCaps
+from handheld.errors import CaptureError, OutOfMemory, PlanError
+from handheld.limits.moving import plan_with_moves
+from handheld.limits.parts import DEAR, Make, Splitting, smallest_of, time_of, told, warn_norms
+from handheld.limits.planning import SMALLEST, Fitting
+from handheld.limits.prices import DevicePrices
+from handheld.plan.fit import fit_text
+from handheld.plan.make import check_memory
+from handheld.plan.plan import Plan
+from handheld.run.fitting import SECONDS, Probe, Sizes, largest, with_largest
+from handheld.run.planning import Request, requested
+
+if TYPE_CHECKING:
+    from handheld.step import Step
+
+#: How long the search for the largest batch may take, for an error message.
+LARGEST_S = 10.0
+#: The end of an error about a whole batch, which is replaced if more is known.
+TRY = ". Try: a smaller batch"
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What a plan may do to fit. `micro_batches` is a number of parts, or None: any number with the same update."""
+
+    recompute: bool = True
+    spill: bool = False
+    micro_batches: int | None = None
+
+    def plan(self, fitting: Fitting) -> Plan:
+        """The plan within the limit, without a look at micro-batches. Raises OutOfMemory."""
+        whole = fitting.whole
+        if whole.bytes <= fitting.available:
+            return whole
+        if not (self.recompute or self.spill) or fitting.options["isolate"]:
+            check_memory(whole, fitting.options["memory_limit_bytes"])
+        return plan_with_moves(fitting, self.recompute) if self.spill else fitting.plan()
+
+    def maker(self, fitting: Fitting) -> Make:
+        """Makes plans of other graphs of the same step within the same limit."""
+
+        def make(step: Step, device: str, caps: DeviceCaps, names: Sequence[str], options: Mapping[str, Any]) -> Plan:
+            other = Fitting(step, device, caps, names, options, fitting.description)
+            other.prices = fitting.prices
+            return self.plan(other)
+
+        return make
+
+
+def plan_fitting(
+    step: Step,
+    device: str,
+    *,
+    recompute: bool = True,
+    micro_batches: int | None = None,
+    spill: bool = False,
+    **options: Any,
+) -> Plan:
+    """`Step.plan`: a plan as it is if it fits; otherwise one that is made smaller by what is allowed."""
+    request = requested(step, device, **options)
+    if request.options["spill_to"] and not (spill or request.options["stream"]):
+        raise PlanError("spill_to says where, but nothing leaves the device. Try: with spill=True or stream=True")
+    plan = plan_within(request, Allowed(recompute, spill, micro_batches))
+    made_smaller = micro_batches in (None, 1) and fit_text(plan.options, plan.bytes)
+    if made_smaller and request.options["memory_limit_bytes"] is None:
+        warn_user(
+            f"the plan is made smaller to fit into the memory of {plan.device}: {made_smaller}. Try: a smaller batch"
+        )
+    return plan
+
+
+def plan_within(request: Request, allowed: Allowed, description: str = "") -> Plan:
+    """The fastest plan that is found within the limit of a request, or within the memory of its device.
+
+    `description` is the name of a shipped description, if the device is one. Raises OutOfMemory that names the smallest
+    limit, what prevents less, and the largest batch.
+    """
+    fitting = Fitting(request.step, request.device, request.caps, request.names, request.options, description)
+    if allowed.micro_batches not in (None, 1):
+        return _divided(request, fitting, allowed, allowed.micro_batches)
+    try:
+        fitting.whole  # noqa: B018  Raises an error if one tensor is too large; nothing here makes it smaller.
+    except OutOfMemory as error:
+        raise request.with_largest(error) from None
+    whole_batches = allowed.micro_batches == 1 or request.options["isolate"] or not fitting.names_to_fit
+    try:
+        plan = allowed.plan(fitting)
+    except OutOfMemory as error:
+        if whole_batches:
+            raise _with_largest(error, request, fitting, allowed) from None
+        return _in_parts_instead(error, request, fitting, allowed)
+    if not whole_batches and time_of(plan) > DEAR:
+        with suppress(PlanError):
+            plan = min(plan, _in_parts(request, fitting, allowed), key=time_of)
+    return plan
+
+
+def _in_parts_instead(error: OutOfMemory, request: Request, fitting: Fitting, allowed: Allowed) -> Plan:
+    """The plan with micro-batches for a limit that whole batches do not meet. Raises the error with the smaller limit,
+    or with the reason why there are no micro-batches."""
+    try:
+        return _in_parts(request, fitting, allowed)
+    except OutOfMemory as other:
+        if smallest_of(other) < smallest_of(error):
+            _, found, tail = str(other).partition(SMALLEST)
+            text = str(error).partition(". ")[0]
+            other = other.again(f"{text}. {found}{tail}" if found else str(other), None)
+            other.needed_bytes = error.needed_bytes
+            error = other
+    except PlanError as why:
+        error = error.again(f"{str(error).removesuffix(TRY)}. No micro-batches: {why}", None)
+    raise _with_largest(error, request, fitting, allowed) from None
+
+
+def _in_parts(request: Request, fitting: Fitting, allowed: Allowed) -> Plan:
+    """The fastest plan with micro-batches that give the same update. Raises PlanError that says why there are none, or
+    OutOfMemory about the smallest one."""
+    splitting = Splitting(request)
+    why = splitting.why_not()
+    if why:
+        raise PlanError(why)
+    whole, seconds = fitting.whole, fitting.seconds  # The step gets more slots below.
+    return splitting.fastest(whole, seconds, fitting.prices, allowed.maker(fitting))
+
+
+def _divided(request: Request, fitting: Fitting, allowed: Allowed, count: int) -> Plan:
+    """The plan with so many micro-batches, which the user asked for."""
+    splitting, whole, seconds = Splitting(request), fitting.whole, fitting.seconds
+    try:
+        plan = splitting.plan(count, allowed.maker(fitting))
+    except OutOfMemory as error:
+        raise error.again(f"{str(error).removesuffix(TRY)}. Try: more micro-batches", None) from None
+    warn_norms(splitting, plan)
+    return told(plan, whole, seconds, fitting.prices)
+
+
+def _with_largest(error: OutOfMemory, request: Request, fitting: Fitting, allowed: Allowed) -> OutOfMemory:
+    """The same error, which also says which batch would fit. One that fits as it is is quickly found, and the search
+    for a larger one starts from it."""
+    if not (allowed.recompute or allowed.spill):
+        return request.with_largest(error)
+    arguments = request.step, request.device, request.caps, request.names, request.options
+    plain, known = Sizes(*arguments), []
+    if plain.step.code is not None and plain.state_bytes <= plain.available:
+        start = [plain.empty, Probe(plain.batch, error.needed_bytes, False)]
+        found = largest(plain.probe, start, plain.available, SECONDS)
+        known = [Probe(found.batch, None, True)] if found.batch else []
+    sizes = FittedSizes(*arguments)
+    sizes.prices = fitting.prices
+    return with_largest(error, sizes, LARGEST_S, known)
+
+
+class FittedSizes(Sizes):
+    """Plans for other batch sizes that may compute values again. A probe is about the smallest plan of its batch."""
+
+    #: Prices take seconds to make, and do not depend on the batch.
+    prices: DevicePrices | None = None
+
+    def probe(self, batch: int) -> Probe:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # They were shown when the step was captured.
+                names = self.names(batch)
+                fitting = Fitting(self.step, self.device, self.caps, names, self.options)
+                if self.prices is not None:
+                    fitting.prices = self.prices
+                smallest = fitting.whole if fitting.whole.bytes <= self.available else fitting.least(True)
+                if smallest.bytes > self.available:
+                    smallest = fitting.smallest
+        except OutOfMemory as error:  # One tensor is too large for an allocation.
+            return Probe(batch, None, False, str(error))
+        except CaptureError as error:
+            return Probe(batch, None, False, str(error))
+        return Probe(batch, smallest.bytes, smallest.bytes <= self.available)
