@@ -76,6 +76,7 @@ def test_no_import_of_handheld_needs_pyopencl(hidden: dict[str, str]) -> None:
         ("aarch64", "", "apt install pocl-opencl-icd", "pip"),
         ("armv7l", "", "apt install pocl-opencl-icd", "pip"),
         ("aarch64", "/data/data/com.termux/files/usr", "pkg install ocl-icd", "pip"),
+        ("aarch64", "/data/data/com.termux/files/usr", "export LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib", "pip"),
         ("riscv64", "", "the vendor's OpenCL driver", "pip"),
     ],
 )

@@ -18,8 +18,8 @@ def always(monkeypatch):
     """It is used wherever it applies, and tiles are cut into many parts."""
     used: list[winograd.Tiles | None] = []
 
-    def cut(problem: Problem, caps):
-        used.append(real(problem, caps))
+    def cut(problem: Problem, caps, always: bool = False):
+        used.append(real(problem, caps, always))
         return used[-1]
 
     real = winograd.cut

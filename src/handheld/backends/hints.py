@@ -13,7 +13,10 @@ def driver_hint() -> str:
     """Returns `Try: ...` for a machine without an OpenCL device. A wheel is named only where one exists."""
     machine, other = platform.machine().lower(), "or use --on reference:cpu"
     if "com.termux" in os.environ.get("PREFIX", ""):
-        return f"Try: pkg install ocl-icd opencl-vendor-driver clinfo (Termux), {other}"
+        return (
+            "Try: export LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib (Termux on Adreno), or pkg install ocl-icd "
+            f"opencl-vendor-driver clinfo (Termux on Mali), {other}"
+        )
     if machine.startswith(("aarch64", "arm")):
         return f"Try: apt install pocl-opencl-icd, or the vendor's OpenCL driver for the GPU, {other}"
     if machine in ("x86_64", "amd64") and platform.system() == "Linux":

@@ -35,6 +35,7 @@ from handheld.kernels.reshape import OWN, few_batches, half_output, long_rows, u
 
 MOST_CANDIDATES = 40
 MOST_COLUMNS = 512  # The most columns of a block or a tile.
+WINOGRAD, DIRECT = {"winograd": 1}, {"direct": 1}  # the choices of the kernels without variants
 
 
 def lower_matmul(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
@@ -195,15 +196,19 @@ def _halves(graph: Graph, a: View, b: View) -> tuple[bool, bool]:
 def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]:
     """The choices for a node that are legal on a device and worth timing; empty if there is nothing to choose.
 
-    The first is the one that the cost model prefers. If `lower_*` gets no choice, a CPU runs convolutions with
-    more than one tap through `direct`, which has no variants.
+    The first is the best of the register blocks or tiles by their cost model. Winograd and `direct` follow, except the
+    one that runs if `lower_*` gets no choice.
     """
     if node.op != "matmul" and depthwise.applies(node):
         return ()
     problem, _ = _problem(node, graph)
     if problem.sets * problem.m * problem.n == 0:
         return ()
-    return tuple(_variant(caps).choices(problem, caps, MOST_CANDIDATES))
+    first, *rest = _variant(caps).choices(problem, caps, MOST_CANDIDATES)
+    tiles, blocks = winograd.cut(problem, caps, always=True), _blocks(problem, caps)
+    own = WINOGRAD if winograd.cut(problem, caps) else DIRECT
+    others = [choice for choice, legal in ((WINOGRAD, tiles), (DIRECT, blocks)) if legal and choice != own]
+    return (first, *others, *rest)
 
 
 def flops(node: Node, graph: Graph) -> int:
@@ -295,7 +300,7 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice:
         return Lowered((), why="empty output")
     if problem.half_products and not caps.fp16:
         raise PlanError(f"{caps.name} has no arithmetic in halves (cl_khr_fp16). Try: precision='half'")
-    special = None if choice else _special(problem, node, graph, caps)
+    special = _special(problem, node, graph, caps, choice)
     if special is not None:
         return special
     variant = _variant(caps)
@@ -356,13 +361,23 @@ def _live_taps(count: int, unit_step: int, step: int, off: int, size: int, taps:
     return (live[0], live[-1] - live[0] + 1) if live else (0, taps)
 
 
-def _special(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps) -> Lowered | None:
-    """The launches of a kernel that has no variants, if one of them is better than the default variant."""
-    tiles = winograd.cut(problem, caps)
+def _special(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None) -> Lowered | None:
+    """The launches of a kernel that has no variants, if it is the choice or, without one, better than the others."""
+    if choice not in (None, WINOGRAD, DIRECT):
+        return None
+    tiles = None if choice == DIRECT else winograd.cut(problem, caps, always=choice == WINOGRAD)
     if tiles is not None:
         return winograd.lower(problem, tiles, node, graph, partial(_product, caps))
-    blocks = None if problem.half_products else direct.blocks(problem, caps)
-    return direct.lower(problem, blocks, node, graph, caps) if blocks else None
+    blocks = None if choice == WINOGRAD else _blocks(problem, caps)
+    if blocks is not None:
+        return direct.lower(problem, blocks, node, graph, caps)
+    if choice is not None:
+        raise PlanError(f"{dict(choice)} is not possible for this shape on {caps.name}. Try: one of contract.candidates()")
+    return None
+
+
+def _blocks(problem: Problem, caps: DeviceCaps) -> direct.Blocks | None:
+    return None if problem.half_products else direct.blocks(problem, caps)
 
 
 def _product(

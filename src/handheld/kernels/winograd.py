@@ -53,8 +53,8 @@ class Tiles:
         return -(-self.rows // self.part)
 
 
-def cut(problem: Problem, caps: DeviceCaps) -> Tiles | None:
-    """The tiles of a problem, or None if the algorithm does not apply or would not be faster."""
+def cut(problem: Problem, caps: DeviceCaps, always: bool = False) -> Tiles | None:
+    """The tiles of a problem, or None if the algorithm does not apply or, unless `always`, would not be faster."""
     if caps.kind != "cpu" or problem.mode == "MATMUL" or problem.phased or problem.half_products or any(problem.halves):
         return None
     maps, weight = problem.conv, problem.mode == "WEIGHT"
@@ -73,7 +73,8 @@ def cut(problem: Problem, caps: DeviceCaps) -> Tiles | None:
     part = min(max(PART // row_bytes, 1, -(-rows // MOST_PARTS)), rows)
     part = -(-rows // -(-rows // part))
     tiles = Tiles(channels, rows, down, across, next(n for n in (16, 8, 4) if n <= across), part)
-    return tiles if _counts(problem, tiles) and _gains(problem, tiles, images * high * wide, row_bytes) else None
+    pays = always or _gains(problem, tiles, images * high * wide, row_bytes)
+    return tiles if pays and _counts(problem, tiles) else None
 
 
 def _counts(problem: Problem, tiles: Tiles) -> bool:
