@@ -88,16 +88,16 @@ def handheld_points(name: str, count: int) -> Iterator[Point]:
     planner = Planner(name, count)
     whole = planner.whole.bytes
     yield Point("Handheld, no limit", whole, 1.0)
-    for share in SHARES:
+    found = []
+    for share in reversed(SHARES):  # A larger limit may take the plan of a smaller one.
         begun = time.process_time()
         plan = planner.fastest(int(whole * share))
+        label = f"Handheld, {share}"
         if plan is None:
-            least = planner.smallest()
-            text = f"{fit_text(least.options, least.bytes)}; planned in {time.process_time() - begun:.1f} s"
-            yield Point("Handheld, smallest", least.bytes, 1 + time_of(least), text)
-            return
+            plan, label, found = planner.smallest(), "Handheld, smallest", []
         text = f"{fit_text(plan.options, plan.bytes)}; planned in {time.process_time() - begun:.1f} s"
-        yield Point(f"Handheld, {share}", plan.bytes, 1 + time_of(plan), text)
+        found.append(Point(label, plan.bytes, 1 + time_of(plan), text))
+    yield from reversed(found)
 
 
 def pytorch_points(name: str, count: int) -> Iterator[Point]:

@@ -16,6 +16,7 @@ from handheld.device import DeviceCaps
 from handheld.errors import OutOfMemory, PlanError
 from handheld.graph.check import check
 from handheld.limits.ledger import make_ledger
+from handheld.limits.parts import DEAR, time_of
 from handheld.limits.planning import Fitting
 from handheld.limits.prices import prices_of
 from handheld.limits.simulate import simulate
@@ -171,6 +172,26 @@ def test_a_fit_of_another_graph_is_refused():
     fit = {"train": Fit((10**6,)).to_json()}
     with pytest.raises(PlanError, match=r"the fit is for another graph than 'train'.*Try: "):
         step.plan("opencl", caps=CAPS).again(fit=fit)
+
+
+def test_less_memory_never_takes_less_time():
+    """Outputs are as large as all other values: keeping them for a large limit cost more time than a smaller limit."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(8) for layer in (nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64))]
+    model, batch = nn.Sequential(*layers, nn.Linear(64, 2048)), (torch.randn(256, 64), torch.randint(0, 2048, (256,)))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    step = handheld.capture(model, nn.CrossEntropyLoss(), optimizer, batch, evaluate=False)
+    request = requested(step, "opencl", caps=CAPS, memory_limit_bytes=None)
+    shared = Fitting(step, "opencl", CAPS, request.names, request.options)
+    limits = [int(shared.whole.bytes * share) for share in (0.5, 0.6, 0.7, 0.8, 0.9)]
+    times = [time_of(plan) for limit in limits if (plan := shared.within(limit)) is not None]
+    assert len(times) > 2 and times == sorted(times, reverse=True), (
+        "a plan for a smaller limit is used for a larger one"
+    )
+    for limit, best in zip(limits[-len(times) :], times, strict=True):
+        fresh = Fitting(step, "opencl", CAPS, request.names, request.options)
+        plan = fresh.within(limit)
+        assert plan is not None and time_of(plan) <= best + DEAR
 
 
 def test_outputs_are_given_up_last():

@@ -56,7 +56,7 @@ def curve(fitting: Fitting, count: int, say: Say) -> Curve:
     least = fitting.smallest
     plans = {whole.bytes: whole}
     limits = [whole.bytes - n * (whole.bytes - least.bytes) // (count - 1) for n in range(1, count - 1)]
-    for number, limit in enumerate(limits, 2):
+    for number, limit in enumerate(reversed(limits), 2):  # A larger limit may take the plan of a smaller one.
         say(f"fitting into {limit / 2**20:,.1f} MiB, {number} of {count}")
         found = fitting.within(limit)
         if found is not None:

@@ -26,7 +26,8 @@ from handheld.units import count as count_of
 
 #: Makes a plan of graphs of a step: as `make_plan`.
 Make = Callable[[Step, str, DeviceCaps, Sequence[str], Mapping[str, Any]], Plan]
-#: A plan that computes values again is compared with micro-batches if it takes longer by more than this share.
+#: A plan that takes longer by more than this share is compared with others that give up something: the outputs of the
+#: training step, or whole batches.
 DEAR = 0.03
 
 

@@ -12,11 +12,11 @@ from handheld.errors import OutOfMemory
 from handheld.graph.graph import Graph
 from handheld.limits.bottleneck import bottleneck
 from handheld.limits.ledger import make_ledger
-from handheld.limits.parts import time_of
+from handheld.limits.parts import DEAR, time_of
 from handheld.limits.prices import DevicePrices, prices_of
 from handheld.limits.repeats import repeats
 from handheld.limits.search import TRIES, WORK, Choice, Search
-from handheld.plan.fit import Fit, more_text, parts_text, spread_out
+from handheld.plan.fit import Fit, fits_of, more_text, parts_text, spread_out
 from handheld.plan.make import Known, make_plan
 from handheld.plan.plan import Plan
 from handheld.plan.tuning import load_tuning
@@ -53,7 +53,7 @@ class Fitting:
         self._searches: dict[tuple[str, bool], Search] = {}
         self._spread: dict[tuple[str, bool], Graph] = {}
         self._least: dict[bool, Plan] = {}
-        self._smallest: Plan | None = None  # of all plans that were made
+        self._made_plans: list[Plan] = []  # those that no other beats in both bytes and time
         self._known = self.known = Known()
 
     def plan(self) -> Plan:
@@ -89,18 +89,22 @@ class Fitting:
         return (True, False) if any(len(self.step.graph(n).outputs) > 1 for n in self.names_to_fit) else (True,)
 
     def within(self, limit: int) -> Plan | None:
-        """The fastest plan of at most `limit` bytes that is found; None if there is none."""
+        """The fastest plan of at most `limit` bytes that is found; None if there is none.
+
+        It may be one that was found for a smaller limit. The model's outputs are kept if that costs little.
+        """
         if self.whole.bytes <= limit:
             return self.whole
+        best: Plan | None = None
         for outputs in self.ways:
             report("fitting")
-            plan = self._within(outputs, limit)
-            if plan is None:
+            if self._within(outputs, limit) is None:
                 report("fitting: looking for the smallest plan")
-                plan = self.least(outputs)
-            if plan.bytes <= limit:
-                return plan
-        return None
+                self.least(outputs)
+            best = min((plan for plan in self._made_plans if plan.bytes <= limit), key=_rank, default=None)
+            if best is not None and _rank(best) <= DEAR:
+                break
+        return best
 
     def least(self, outputs: bool) -> Plan:
         """The smallest plan that is found, whatever its time."""
@@ -117,8 +121,7 @@ class Fitting:
     @property
     def smallest(self) -> Plan:
         """The smallest plan of all that were made."""
-        made = [self.certain, *([self._smallest] if self._smallest else [])]
-        return min(made, key=lambda plan: plan.bytes)
+        return min((self.certain, *self._made_plans), key=lambda plan: plan.bytes)
 
     @property
     def certain(self) -> Plan:
@@ -140,8 +143,8 @@ class Fitting:
         plan = make_plan(self.step, self.device, self.roomy, self.names, options, self._known)
         wanted = {**options, "memory_limit_bytes": self.options["memory_limit_bytes"]}
         plan = replace(plan, caps=self.caps, options=wanted)
-        if self._smallest is None or plan.bytes < self._smallest.bytes:
-            self._smallest = plan
+        if not any(_beats(other, plan) for other in self._made_plans):
+            self._made_plans = [*(other for other in self._made_plans if not _beats(plan, other)), plan]
         return plan
 
     def _search(self, name: str, outputs: bool) -> Search:
@@ -203,6 +206,15 @@ class Fitting:
             if shown.name != "loss"
         }
         return rest - sum(place.nbytes for place in gone if place.segment < plan.arena)
+
+
+def _rank(plan: Plan) -> float:
+    """The predicted additional time of a plan, and a share that the model's outputs are worth."""
+    return time_of(plan) + (0.0 if all(fit.outputs for fit in fits_of(plan.options).values()) else DEAR)
+
+
+def _beats(one: Plan, other: Plan) -> bool:
+    return one.bytes <= other.bytes and _rank(one) <= _rank(other)
 
 
 def impossible(fitting: Fitting, smallest: Plan, how: str) -> OutOfMemory:
