@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -152,6 +153,43 @@ def test_samples_of_changed_kernels_are_reported_and_not_used(runs: list[Path], 
     found = store.known(captured(8)[0].caps)
     assert "samples of contract are not used, because the kernels have changed" in found.ignored[0]
     assert not any(sample.work.op == "matmul" for sample in found.samples.ops.values())
+
+
+def test_of_changed_kernels_only_their_own_ops_are_forgotten(runs: list[Path], ceilings_file: Path):
+    """Ops of other families stay, and so does what steps took besides their ops. Predictions say what is left."""
+    path = learn(runs)
+    data = json.loads(path.read_text())
+    data["families"]["contract"] = 0
+    path.write_text(json.dumps(data))
+    plan, _ = captured(8)
+    found = store.known(plan.caps)
+    assert {sample.work.op for sample in found.samples.ops.values()} == {"map", "reduce"}
+    assert len(found.samples.steps) == 3 and not any(step.whole for step in found.samples.steps)
+    assert "0 of 3 steps are left. Try: handheld profile MODEL" in found.ignored[0] and not found.samples.models
+    model = cost_model(plan.caps, measured=read_rates(ceilings_file))
+    cost = predict(model, plan, ["train"], 8)
+    assert model.overheads.source == "measured" and {op.cost.source for op in cost.ops} == {"measured", "ceilings"}
+    assert (cost.derived, cost.error.kind, cost.runs) == ("few", "another_device", ())
+    learn(runs[:1])  # A new measurement, and the table keeps what it knew of the other families.
+    steps = store.known(plan.caps).samples.steps
+    assert [step.whole for step in steps] == [False, False, False, True] and not store.known(plan.caps).ignored
+    assert predict(cost_model(plan.caps, measured=read_rates(ceilings_file)), plan, ["train"], 8).derived == "measured"
+
+
+def test_shipped_samples_of_changed_kernels_are_not_used_for_other_devices(
+    runs: list[Path], ceilings_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    data = json.loads(learn(runs).read_text()) | {"rates": read_rates(ceilings_file).to_json()}
+    monkeypatch.setattr(store, "SHIPPED", tmp_path)
+    monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / "empty"))
+    (tmp_path / "old.json.gz").write_bytes(gzip.compress(json.dumps(data | {"families": {"contract": 0}}).encode()))
+    (table,) = store.shipped("cpu")
+    assert {sample.work.op for sample in table.samples.ops.values()} == {"map", "reduce"}
+    plan, _ = captured(8)
+    model = cost_model(replace(plan.caps, name="Another CPU"), measured=read_rates(ceilings_file))
+    assert model.derived == "ceilings" and "samples of contract are not used" in model.notes[-1]
+    costs = {op.op: op.cost.source for op in predict(model, plan, ["train"], 8).ops}
+    assert costs["matmul"] == "ceilings" and costs["map"] == "model"
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"handheld": "costs"}', b"\xff\x00", b"[1]"])

@@ -21,6 +21,7 @@ DERIVED = {
     "measured": "this very step was measured",
     "batches": "from runs of this model at other batches",
     "model": "from runs of other models on this device",
+    "few": "from too few runs: some ops are like none that was measured on this device, so its ceilings count",
     "ceilings": "from the device's ceilings: no run of it is known",
     "description": "from public figures of the device: nothing was measured on it",
 }

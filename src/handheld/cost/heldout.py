@@ -64,7 +64,7 @@ def another_model(samples: Samples, rates: Rates) -> list[Case]:
     """Every step, predicted without any measurement of its model."""
     cases = []
     for model in samples.models:
-        steps = [step for step in samples.steps if step.model == model]
+        steps = [step for step in samples.steps if step.model == model and step.whole]
         cases += _cases(samples.without(model), steps, samples, rates)
     return cases
 
@@ -73,7 +73,7 @@ def other_batches(samples: Samples, rates: Rates, known: Iterable[int] = KNOWN) 
     """The steps of models that were measured at the `known` batches and at others; the others are predicted."""
     cases, given = [], set(known)
     for model in samples.models:
-        steps = [step for step in samples.steps if step.model == model]
+        steps = [step for step in samples.steps if step.model == model and step.whole]
         if not given <= {step.batch for step in steps}:
             continue
         seen = samples.only(lambda step, model=model: step.model != model or step.batch in given)  # type: ignore[misc]
@@ -86,7 +86,7 @@ def another_device(samples: Samples, rates: Rates, elsewhere: Samples, other: Ra
     """The steps of a device, predicted from its ceilings and from the samples of another device."""
     model = TimeModel(rates, list(elsewhere.ops.values()), elsewhere=other)
     costs = overheads.from_rates(rates)
-    return [_case(model, costs, step, samples) for step in samples.steps]
+    return [_case(model, costs, step, samples) for step in samples.steps if step.whole]
 
 
 def _cases(

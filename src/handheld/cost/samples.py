@@ -76,6 +76,9 @@ class StepSample(Record):
     disturbed: bool = False
     #: The runs of this step, the newest last. Empty in tables of older versions.
     timed: tuple[Timed, ...] = ()
+    #: False: the kernels of some of its ops have changed since. Then `works` are the other ops, and what the step took
+    #: besides its ops still counts.
+    whole: bool = True
 
     def of_model(self, weights: int) -> bool:
         """Whether this is a step of the model whose parameters have this many bytes."""
@@ -137,7 +140,8 @@ class Samples:
 
     @property
     def models(self) -> list[str]:
-        return sorted({step.model for step in self.steps})
+        """The models of which whole steps are known."""
+        return sorted({step.model for step in self.steps if step.whole})
 
     def to_json(self) -> dict[str, Any]:
         number = {key: i for i, key in enumerate(self.ops)}

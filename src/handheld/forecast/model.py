@@ -25,7 +25,7 @@ from handheld.cost.samples import Samples
 from handheld.cost.time import TimeModel
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
-from handheld.forecast.store import known, path_of, shipped
+from handheld.forecast.store import Known, known, path_of, shipped
 from handheld.measure import ceilings
 
 #: Ceilings of described devices, from public figures.
@@ -68,24 +68,24 @@ def cost_model(
         samples.merge(more)
     rates = measured or _measured(caps) or samples.rates
     if samples.ops and rates is not None:
-        models = len(samples.models)
+        models = len({step.model for step in samples.steps})
         why = f"{len(samples.ops):,} ops of {models} {'model' if models == 1 else 'models'} were measured on it"
         times, costs = TimeModel(rates, list(samples.ops.values())), overheads.fit(samples, rates)
         errors, notes = _errors(caps, samples, rates), (*found.ignored, *_disturbed(samples))
         return CostModel(caps, rates, times, costs, samples, "runs", why, errors, notes, more)
-    derived = "ceilings"
+    derived, empty = "ceilings", Samples(caps.name, caps.driver, caps.kind)
     if rates is None and name:
         rates, derived = described(name), "description"
     if rates is None:
         raise DeviceError(_nothing(caps, bool(samples.ops)))
-    elsewhere = next((table for table in shipped(caps.kind) if table.rates is not None), None)
+    found_there = next((table for table in shipped(caps.kind) if table.samples.rates is not None), Known(empty))
+    elsewhere = found_there.samples if found_there.samples.ops else None
     other = elsewhere.rates if elsewhere else None
     times = TimeModel(rates, list(elsewhere.ops.values()) if elsewhere and other else (), elsewhere=other)
     share = f"ops reach the shares of them that they reach on {elsewhere.device}" if elsewhere else "ops reach them"
     why = f"its ceilings were measured; {share}" if derived == "ceilings" else f"{rates.source}; {share}"
-    empty = Samples(caps.name, caps.driver, caps.kind)
-    errors = usual_errors(caps.kind, caps.name)
-    return CostModel(caps, rates, times, overheads.from_rates(rates), empty, derived, why, errors, found.ignored)
+    errors, notes = usual_errors(caps.kind, caps.name), (*found.ignored, *found_there.ignored)
+    return CostModel(caps, rates, times, overheads.from_rates(rates), empty, derived, why, errors, notes)
 
 
 def _disturbed(samples: Samples) -> tuple[str, ...]:

@@ -24,6 +24,8 @@ from handheld.store.record import Record
 
 #: A step was measured if a known step has the ops of at least this share of its time.
 MEASURED = 0.98
+#: If more than this share of the ops' time rests on ceilings alone, the error of other predictions does not hold.
+FEW = 0.1
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class StepCost(Record):
     bound: str
     #: The share of the ops' time that comes from measurements of these very ops.
     measured: float
-    #: `measured`, `batches`, `model`, `ceilings` or `description`.
+    #: `measured`, `batches`, `model`, `few`, `ceilings` or `description`.
     derived: str
     error: HeldOut
     ops: tuple[OpLine, ...]
@@ -100,9 +102,10 @@ def predict(
     extra = model.overheads
     device_s, host_s = extra.device_s(ops_s, launches, moved), extra.host_s(launches, moved)
     measured = sum(line.cost.seconds for line in lines if line.cost.source == "measured") / max(ops_s, 1e-12)
-    own = [step for step in model.samples.steps if step.of_model(weights(plan))]
+    guessed = sum(line.cost.seconds for line in lines if line.cost.source == "ceilings") / max(ops_s, 1e-12)
+    own = [step for step in model.samples.steps if step.whole and step.of_model(weights(plan))]
     runs = _runs(model, own, batch, lines)
-    derived, kind = ("measured", "next_steps") if runs else _derived(model, own, batch)
+    derived, kind = ("measured", "next_steps") if runs else _derived(model, own, batch, guessed)
     factor = correction(own, batch, extra) if derived == "batches" else 1.0
     seconds = float(np.median([r.seconds for r in runs])) if runs else factor * extra.step_s(ops_s, launches, moved)
     error = model.errors[kind]
@@ -213,10 +216,13 @@ def _share(step: StepSample, lines: Sequence[OpLine]) -> float:
     return sum(line.cost.seconds for line in lines if line.key in known) / max(total, 1e-12)
 
 
-def _derived(model: CostModel, own: Sequence[StepSample], batch: int) -> tuple[str, str]:
-    """How the prediction was derived, and the kind of its held-out error. `own` are the known steps of this model."""
+def _derived(model: CostModel, own: Sequence[StepSample], batch: int, guessed: float) -> tuple[str, str]:
+    """How the prediction was derived, and the kind of its held-out error. `own` are the known steps of this model,
+    `guessed` the share of the ops' time for which nothing like the ops was measured."""
     if model.derived != "runs":
         return model.derived, "another_device"
+    if guessed > FEW:
+        return "few", "another_device"
     batches = {step.batch for step in own}
     return ("batches", "other_batches") if len(batches - {batch}) > 1 else ("model", "another_model")
 

@@ -1,15 +1,15 @@
 """The samples of a device: runs add to a table in the user's cache folder; tables of some devices come with Handheld.
 
 A table belongs to one device, with its driver and its number of compute units. Samples of a kernel family that has
-changed since are left out.
+changed since are left out. Those of other families stay, and so does what steps took besides their ops.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from handheld import cache
@@ -17,7 +17,7 @@ from handheld.analyse.run import Run
 from handheld.analyse.samples import op_samples, step_sample
 from handheld.callers import warn_user
 from handheld.cost.rates import Rates
-from handheld.cost.samples import Samples
+from handheld.cost.samples import Samples, StepSample
 from handheld.device import DeviceCaps
 from handheld.errors import HandheldError, SamplesError
 from handheld.kernels.versions import current
@@ -72,9 +72,8 @@ def known(caps: DeviceCaps) -> Known:
                 "earlier version of Handheld"
             )
             continue
-        dropped = _drop_stale(found, caps.kind)
-        if dropped:
-            ignored.append(f"{path.name}: samples of {dropped} are not used, because the kernels have changed since")
+        if stale := _drop_stale(found, caps.kind):
+            ignored.append(f"{path.name}: {stale}. Try: handheld profile MODEL, with what you train")
         table.merge(found)
     return Known(table, tuple(ignored))
 
@@ -89,22 +88,36 @@ def _files(caps: DeviceCaps) -> list[Path]:
     ]
 
 
-def shipped(kind: str) -> list[Samples]:
+def shipped(kind: str) -> list[Known]:
     """The tables that come with Handheld for devices of a kind (cpu, gpu), for predictions of other devices."""
-    tables = (read(path) for path in sorted(SHIPPED.glob("*.json.gz")))
-    return [table for table in tables if table.kind == kind]
+    tables = [read(path) for path in sorted(SHIPPED.glob("*.json.gz"))]
+    return [
+        Known(table, (f"{table.device}: {stale}",) if (stale := _drop_stale(table, kind)) else ())
+        for table in tables
+        if table.kind == kind
+    ]
 
 
 def _drop_stale(table: Samples, kind: str) -> str:
-    """Leaves out ops of families whose kernels have changed, and their steps. Returns the names of the families."""
+    """Leaves out the ops of families whose kernels have changed. Steps that had such ops are no longer whole. Returns a
+    text about what was left out, or ""."""
     now = current(kind)
     stale = {name for name, version in table.families.items() if now.get(name, version) != version}
-    if stale:
-        gone = {key for key, sample in table.ops.items() if family(sample.work.op) in stale}
-        table.steps = [step for step in table.steps if not gone.intersection(step.works)]
-        table.ops = {key: sample for key, sample in table.ops.items() if key not in gone}
-        table.families = now
-    return ", ".join(sorted(stale))
+    gone = {key for key, sample in table.ops.items() if family(sample.work.op) in stale}
+    ops, steps = len(table.ops), sum(step.whole for step in table.steps)
+    table.families = {**table.families, **now}
+    if not gone:
+        return ""
+    table.steps = [_without(step, gone) if gone.intersection(step.works) else step for step in table.steps]
+    table.ops = {key: sample for key, sample in table.ops.items() if key not in gone}
+    return (
+        f"samples of {', '.join(sorted(stale))} are not used, because the kernels have changed since; "
+        f"{len(table.ops):,} of {ops:,} ops and {sum(step.whole for step in table.steps)} of {steps} steps are left"
+    )
+
+
+def _without(step: StepSample, gone: Collection[str]) -> StepSample:
+    return replace(step, works=tuple(key for key in step.works if key not in gone), whole=False)
 
 
 def of_runs(runs: Iterable[Run], caps: DeviceCaps | None = None) -> Samples:
