@@ -32,7 +32,8 @@ def compile_fuzzer(out: Path) -> Path:
     """Compiles tests/native/fuzz.c and the runner with sanitizers. clang has the faster ones."""
     tests = Path(__file__).parents[1] / "native"
     compiler = "clang" if "clang" in compilers() else "gcc"
-    options = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-DMOST_SECONDS=0.001")
+    options = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+    options += ("-DMOST_SECONDS=0.001", "-DMOST_COMMANDS=(size_t)64")
     own = (str(tests / "fuzz.c"), str(tests / "fake_cl.c"), f"-I{NATIVE}", f"-I{tests}")
     return compile_runner(out, compiler, *options, *own, but=("main.c", "cl.c", "info.c", "sample.c"))
 

@@ -216,7 +216,6 @@ static void session_stream(struct bytes *to, const struct file *plan) {
     request(to, 2, sent.data, 40); /* OPEN */
     put(&sent, plan->data, plan->bytes);
     request(to, 3, sent.data, sent.length); /* PLAN */
-    free(sent.data);
     for (int k = 0; k < 2; ++k) {
         numbers(to, 20, (uint32_t)k, 0, 0, 0, 4);   /* RECORD */
         request(to, 10, place, sizeof place);       /* WRITE */
@@ -236,6 +235,13 @@ static void session_stream(struct bytes *to, const struct file *plan) {
     numbers(to, 25, 0, 0, 0, 0, 16); /* TIME */
     request(to, 30, "/x*\n", 4);
     request(to, 32, NULL, 0);
+    numbers(to, 20, 1, 0, 0, 0, 4);
+    numbers(to, 14, 0, 1, (uint64_t)MOST_COMMANDS << 32, 0, 16); /* more than a recording holds: the plan is closed */
+    request(to, 3, sent.data, sent.length);
+    free(sent.data);
+    numbers(to, 20, 1, 0, 0, 0, 4);
+    for (int k = 0; k < 2; ++k) numbers(to, 13, 0, 0, 0, 0, 8); /* so that it is full before a copy */
+    for (size_t k = 0; k < MOST_COMMANDS / 3; ++k) numbers(to, 12, 0, 0, 0, 0, 4);
     request(to, 4, NULL, 0);  /* CLOSE */
     numbers(to, 12, 0, 0, 0, 0, 4);
     request(to, 5, NULL, 0);  /* END */

@@ -59,7 +59,9 @@ enum command_kind { COMMAND_LAUNCH, COMMAND_UPLOAD, COMMAND_DOWNLOAD, COMMAND_CO
 struct command {
     int64_t kind, node, bytes, host_begin, host_end, queued, submitted, started, ended;
 };
-#define MOST_COMMANDS ((size_t)1 << 20)
+#ifndef MOST_COMMANDS
+#define MOST_COMMANDS ((size_t)1 << 20) /* of a recording; the fuzzer has less memory */
+#endif
 
 /* How large inputs reach a device that shares its memory with the host (transfer.c). */
 enum input_way { INPUTS_AUTO, INPUTS_STAGED, INPUTS_MAPPED };

@@ -7,6 +7,15 @@
 
 /* ── launches ─────────────────────────────────────────────────────────────────────────────────────────────────── */
 
+/* Notes a command whose event the caller keeps too, if `kept`. After a failure the caller has no event. */
+static bool note_too(struct session *session, enum command_kind kind, int64_t node, uint64_t bytes, int64_t begin,
+                     cl_event event, bool kept) {
+    if (kept) (void)cl.RetainEvent(event);
+    if (note(session, kind, node, bytes, begin, event)) return true;
+    if (kept) (void)cl.ReleaseEvent(event);
+    return false;
+}
+
 bool submit_launches(struct session *session, uint32_t first, uint32_t count, cl_event *last) {
     cl_command_queue queue = session->queue;
     if (last != NULL) *last = NULL;
@@ -24,9 +33,9 @@ bool submit_launches(struct session *session, uint32_t first, uint32_t count, cl
             return failed("%s refused kernel %.*s of op %u: %s. Try: make the plan again on this device",
                           session->device->name, TEXT(&session->plan, launch->kernel), one->node, cl_error(code));
         }
-        if (session->recording && last != NULL && i + 1 == count) (void)cl.RetainEvent(event);
-        if (session->recording && !note(session, COMMAND_LAUNCH, one->node, 0, begin, event)) return false;
-        if (last != NULL && i + 1 == count) *last = event;
+        bool is_last = last != NULL && i + 1 == count;
+        if (session->recording && !note_too(session, COMMAND_LAUNCH, one->node, 0, begin, event, is_last)) return false;
+        if (is_last) *last = event;
     }
     return true;
 }
@@ -63,9 +72,8 @@ bool run_graph(struct session *session, uint32_t graph) {
                                            (size_t)copy->to_offset, (size_t)copy->bytes, 0, NULL,
                                            session->recording || is_last ? &event : NULL);
         if (code != 0) return device_failed(session, "it copied a slot", code);
+        if (session->recording && !note_too(session, COMMAND_COPY, -1, copy->bytes, begin, event, is_last)) return false;
         if (is_last) last = event;
-        if (session->recording && is_last) (void)cl.RetainEvent(event);
-        if (session->recording && !note(session, COMMAND_COPY, -1, copy->bytes, begin, event)) return false;
     }
     return end_step(session, last);
 }
