@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
-from handheld.kernels import contract, winograd
+from handheld.device import DeviceCaps
+from handheld.errors import PlanError
+from handheld.graph.graph import Graph, Node
+from handheld.kernels import contract, contract_nodes, winograd
+from handheld.kernels.base import Lowered
 from handheld.kernels.contract_problem import Problem
 from helpers.contractions import ACC, device, numbers, run_conv
 from helpers.harness import make
@@ -65,11 +71,15 @@ def test_others_are_left_alone(always, what):
     assert always == [None]
 
 
-def tiles(channels: int, kind: str = "cpu") -> winograd.Tiles | None:
+def layer(channels: int) -> Graph:
     x, w = (np.empty((n, channels, side, side), np.float32) for n, side in ((4, 56), (channels, 3)))
     attrs = {"shape": x.shape, "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1, **ACC}
-    graph, _ = make("conv", [x, w], None, [(x.shape, "f32")], attrs)
-    problem, _ = contract._problem(graph.nodes[0], graph)
+    return make("conv", [x, w], None, [(x.shape, "f32")], attrs)[0]
+
+
+def tiles(channels: int, kind: str = "cpu") -> winograd.Tiles | None:
+    graph = layer(channels)
+    problem, _ = contract_nodes.problem_of(graph.nodes[0], graph)
     return winograd.cut(problem, device(kind))
 
 
@@ -86,3 +96,25 @@ def test_more_elements_than_an_index_counts(monkeypatch):
     assert tiles(256) is not None
     monkeypatch.setattr(winograd, "LIMIT", winograd.POINTS * 256 * 256 - 1)
     assert tiles(256) is None
+
+
+@pytest.mark.parametrize(("channels", "default", "other"), [(256, "winograd", "direct"), (16, "direct", "winograd")])
+def test_the_tuner_may_choose_the_other_one(channels, default, other):
+    graph = layer(channels)
+    node, caps = graph.nodes[0], device("cpu", vector_width=16)
+    found = contract.candidates(node, graph, caps)
+    assert {other: 1} in found and {default: 1} not in found
+    kernels = {name: {launch.kernel for launch in lowered.launches} for name, lowered in lower_each(node, graph, caps)}
+    assert kernels[default] == kernels["default"] != kernels[other]
+
+
+def lower_each(node: Node, graph: Graph, caps: DeviceCaps) -> Iterator[tuple[str, Lowered]]:
+    for name, choice in (("default", None), ("winograd", {"winograd": 1}), ("direct", {"direct": 1})):
+        yield name, contract.lower_conv(node, graph, caps, choice)
+
+
+def test_a_choice_that_does_not_apply_is_refused():
+    graph = layer(256)
+    for choice in ({"winograd": 1}, {"direct": 1}):
+        with pytest.raises(PlanError, match="not possible for this shape"):
+            contract.lower_conv(graph.nodes[0], graph, device("gpu"), choice)

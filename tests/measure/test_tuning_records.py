@@ -122,15 +122,17 @@ def test_shipped_records_can_be_read_and_fit_the_kernels():
 
 @pytest.fixture
 def two_families(monkeypatch, tmp_path) -> tuple[DeviceCaps, TuningRecord]:
-    """A device, and its record with one entry of each of two families."""
+    """A device, and its record with one entry of each of two families. Their version is 1."""
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path))
+    set_version(monkeypatch, "contract", 1)
+    set_version(monkeypatch, "attention", 1)
     caps = dataclasses.replace(describe("opencl"), name="some GPU", kind="gpu")
     record = TuningRecord.of(caps)
     record.entries = {"conv 1": Entry({"a": 1}), "attention 1": Entry({"b": 2})}
     return caps, record
 
 
-def raise_version(monkeypatch: pytest.MonkeyPatch, family: str, number: int) -> None:
+def set_version(monkeypatch: pytest.MonkeyPatch, family: str, number: int) -> None:
     monkeypatch.setattr(versions, "VERSIONS", {**versions.VERSIONS, family: {"cpu": number, "gpu": number}})
 
 
@@ -148,13 +150,13 @@ def test_entries_of_a_changed_family_are_ignored_alone(two_families, monkeypatch
     caps, record = two_families
     record.write(record.path())
     assert load_tuning(caps).choices == {"conv 1": {"a": 1}, "attention 1": {"b": 2}}
-    raise_version(monkeypatch, "contract", 2)
+    set_version(monkeypatch, "contract", 2)
     found = load_tuning(caps)
     assert found.choices == {"attention 1": {"b": 2}} and found.used
     (message,) = found.ignored
     assert "its entries of contract (version 1, now version 2) are ignored" in message
     assert "Try: handheld tune MODEL" in message
-    raise_version(monkeypatch, "attention", 2)
+    set_version(monkeypatch, "attention", 2)
     found = load_tuning(caps)
     assert not found.choices and not found.used
     known, path, _ = known_record(TuningRecord.of(caps))
@@ -164,7 +166,7 @@ def test_entries_of_a_changed_family_are_ignored_alone(two_families, monkeypatch
 def test_a_tuner_replaces_what_a_changed_family_left(two_families, monkeypatch):
     caps, record = two_families
     record.write(record.path())
-    raise_version(monkeypatch, "contract", 2)
+    set_version(monkeypatch, "contract", 2)
     known, path, notes = known_record(TuningRecord.of(caps))
     assert list(known.entries) == ["attention 1"] and not notes
     known.entries["conv 1"] = Entry({"a": 3})
@@ -188,7 +190,7 @@ def test_a_record_of_version_2_with_the_same_kernels_is_read(two_families):
 def test_a_record_of_version_2_is_version_1_of_its_families(two_families, monkeypatch):
     caps, record = two_families
     as_version_2(record, tuning.VERSION_1_HASHES["gpu"])
-    raise_version(monkeypatch, "contract", 2)
+    set_version(monkeypatch, "contract", 2)
     assert list(load_tuning(caps).choices) == ["attention 1"]
 
 

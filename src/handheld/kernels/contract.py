@@ -1,7 +1,7 @@
 """Matrix products, convolutions and their gradients: turns nodes into launches of contract_*.cl.
 
-1. Each op becomes a `Problem`: an implicit GEMM (contract_maps.cl). Its index maps are integer arguments of the
-   kernel, so that one program serves many layers of a model.
+1. Each op becomes a `Problem`: an implicit GEMM (contract_nodes.py, contract_maps.cl). Its index maps are integer
+   arguments of the kernel, so that one program serves many layers of a model.
 2. The kind of device selects the variant, which cuts the problem into work-groups:
 
     matmul ───────┐              ┌─► contract_register.py   CPU: register blocks
@@ -17,21 +17,20 @@ Convolutions with one channel per group go to depthwise.py instead.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import partial
 from types import ModuleType
 
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
-from handheld.graph.dtypes import F16
-from handheld.graph.graph import Graph, Node, View
+from handheld.graph.graph import Graph, Node
 from handheld.kernels import contract_local, contract_register, depthwise, direct, winograd
 from handheld.kernels.args import ints, line
 from handheld.kernels.base import Arg, Buffer, Choice, Launch, Lowered, Start, Texture, Workspace, round_up
-from handheld.kernels.contract_problem import ConvMaps, MatmulMaps, Problem
+from handheld.kernels.contract_nodes import problem_of
+from handheld.kernels.contract_problem import MatmulMaps, Problem
 from handheld.kernels.contract_text import program_text
 from handheld.kernels.expr import Epilogue, epilogue
-from handheld.kernels.reshape import OWN, few_batches, half_output, long_rows, unit, within, within_reach
+from handheld.kernels.reshape import OWN, half_output, within
 
 MOST_CANDIDATES = 40
 MOST_COLUMNS = 512  # The most columns of a block or a tile.
@@ -39,158 +38,25 @@ WINOGRAD, DIRECT = {"winograd": 1}, {"direct": 1}  # the choices of the kernels 
 
 
 def lower_matmul(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
-    return _lower(*_problem(node, graph), graph, caps, choice)
-
-
-def _matmul(node: Node, graph: Graph) -> tuple[Problem, Node]:
-    node = few_batches(node)
-    shape = tuple(node.attrs["shape"])
-    if len(shape) > 5:
-        raise PlanError(
-            f"matmul at {node.origin.path or 'the top level'} has {len(shape) - 2} batch dimensions that cannot be "
-            "merged; kernels take at most 3. Try: make its operands contiguous"
-        )
-    a, b = (unit(view) for view in node.inputs[:OWN])
-    m, n, k = shape[-2], shape[-1], a.shape[-1]
-    lead = len(shape) - 2
-    sizes = (1,) * (3 - lead) + shape[:-2]
-    a_batch = (0,) * (3 - lead) + a.strides[:-2]
-    b_batch = (0,) * (3 - lead) + b.strides[:-2]
-    sets = math.prod(sizes)
-    maps = MatmulMaps(
-        sets=sets,
-        m=m,
-        n=n,
-        k=k,
-        a_0=a.offset,
-        a_m=a.strides[-2],
-        a_k=a.strides[-1],
-        a_size=graph.tensors[a.tensor].size,
-        b_0=b.offset,
-        b_n=b.strides[-1],
-        b_k=b.strides[-2],
-        b_size=graph.tensors[b.tensor].size,
-        g_y=sizes[1],
-        g_x=sizes[2],
-        a_gz=a_batch[0],
-        a_gy=a_batch[1],
-        a_gx=a_batch[2],
-        b_gz=b_batch[0],
-        b_gy=b_batch[1],
-        b_gx=b_batch[2],
-    )
-    problem = Problem("MATMUL", a.tensor, b.tensor, maps, a.strides[-2:], _halves(graph, a, b), batch=lead)
-    return problem, node
+    return _lower(*problem_of(node, graph), graph, caps, choice)
 
 
 def lower_conv(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
     if depthwise.applies(node):
         return depthwise.lower_conv(node, graph, caps)
-    return _lower(*_problem(node, graph), graph, caps, choice)
-
-
-def _conv(node: Node, graph: Graph) -> tuple[Problem, Node]:
-    node = long_rows(node)
-    x, w = (unit(view) for view in node.inputs[:OWN])
-    out, groups = tuple(node.attrs["shape"]), node.attrs["groups"]
-    stride, padding, dilation = (node.attrs[k] for k in ("stride", "padding", "dilation"))
-    m, c = out[1] // groups, w.shape[1]
-    maps = _conv_maps(
-        node,
-        graph,
-        groups,
-        (m, out[0] * out[2] * out[3], c * w.shape[2] * w.shape[3]),
-        out[2:],
-        a=w,
-        a_steps=(w.strides[0], m * w.strides[0], *w.strides[1:]),
-        b=x,
-        b_steps=(c * x.strides[1], *x.strides),
-        taps=(c, *w.shape[2:]),
-        unit_step=stride,
-        step=dilation,
-        off=(-padding[0], -padding[1]),
-        phases=(1, 1),
-    )
-    problem = Problem("CONV", w.tensor, x.tensor, maps, w.strides[:2], _halves(graph, w, x))
-    return problem, node
+    return _lower(*problem_of(node, graph), graph, caps, choice)
 
 
 def lower_conv_input(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
     if depthwise.applies(node):
         return depthwise.lower_conv_input(node, graph, caps)
-    return _lower(*_problem(node, graph), graph, caps, choice)
-
-
-def _conv_input(node: Node, graph: Graph) -> tuple[Problem, Node]:
-    node = long_rows(node)
-    dy, w = (unit(view) for view in node.inputs[:OWN])
-    out, groups = tuple(node.attrs["shape"]), node.attrs["groups"]
-    stride, padding, dilation = (node.attrs[k] for k in ("stride", "padding", "dilation"))
-    m, c = out[1] // groups, w.shape[0] // groups
-    rows = tuple(-(-size // step) for size, step in zip(out[2:], stride, strict=True))
-    maps = _conv_maps(
-        node,
-        graph,
-        groups,
-        (m, out[0] * rows[0] * rows[1], c * w.shape[2] * w.shape[3]),
-        rows,
-        a=w,
-        a_steps=(w.strides[1], c * w.strides[0], w.strides[0], *w.strides[2:]),
-        b=dy,
-        b_steps=(c * dy.strides[1], *dy.strides),
-        taps=(c, *w.shape[2:]),
-        unit_step=(1, 1),
-        step=(-dilation[0], -dilation[1]),
-        off=tuple(padding),
-        phases=tuple(stride),
-    )
-    problem = Problem(
-        "CONV", w.tensor, dy.tensor, maps, (w.strides[1], w.strides[0]), _halves(graph, w, dy), phased=max(stride) > 1
-    )
-    return problem, node
+    return _lower(*problem_of(node, graph), graph, caps, choice)
 
 
 def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
     if depthwise.applies(node):
         return depthwise.lower_conv_weight(node, graph, caps)
-    return _lower(*_problem(node, graph), graph, caps, choice)
-
-
-def _conv_weight(node: Node, graph: Graph) -> tuple[Problem, Node]:
-    node = long_rows(node)
-    dy, x = (unit(view) for view in node.inputs[:OWN])
-    out, groups = tuple(node.attrs["shape"]), node.attrs["groups"]
-    stride, padding, dilation = (node.attrs[k] for k in ("stride", "padding", "dilation"))
-    m, c = out[0] // groups, out[1]
-    sa, sx = dy.strides, x.strides
-    maps = _conv_maps(
-        node,
-        graph,
-        groups,
-        (m, c * out[2] * out[3], math.prod(dy.shape) // max(dy.shape[1], 1)),
-        out[2:],
-        a=dy,
-        a_steps=(sa[1], m * sa[1], sa[0], sa[2], sa[3]),
-        b=x,
-        b_steps=(c * sx[1], sx[1], sx[0], *sx[2:]),
-        taps=(dy.shape[0], *dy.shape[2:]),
-        unit_step=dilation,
-        step=stride,
-        off=(-padding[0], -padding[1]),
-        phases=(1, 1),
-    )
-    problem = Problem("WEIGHT", dy.tensor, x.tensor, maps, (0, 1), _halves(graph, dy, x))
-    return problem, node
-
-
-def _problem(node: Node, graph: Graph) -> tuple[Problem, Node]:
-    make = {"matmul": _matmul, "conv": _conv, "conv_input": _conv_input, "conv_weight": _conv_weight}[node.op]
-    problem, node = make(node, graph)
-    return replace(problem, half_products=node.attrs.get("arithmetic") == "half"), node
-
-
-def _halves(graph: Graph, a: View, b: View) -> tuple[bool, bool]:
-    return graph.tensors[a.tensor].dtype == F16, graph.tensors[b.tensor].dtype == F16
+    return _lower(*problem_of(node, graph), graph, caps, choice)
 
 
 def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]:
@@ -201,10 +67,10 @@ def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]
     """
     if node.op != "matmul" and depthwise.applies(node):
         return ()
-    problem, _ = _problem(node, graph)
+    problem, _ = problem_of(node, graph)
     if problem.sets * problem.m * problem.n == 0:
         return ()
-    first, *rest = _variant(caps).choices(problem, caps, MOST_CANDIDATES)
+    first, *rest = _variant(caps).choices(problem, caps, MOST_CANDIDATES - 2)
     tiles, blocks = winograd.cut(problem, caps, always=True), _blocks(problem, caps)
     own = WINOGRAD if winograd.cut(problem, caps) else DIRECT
     others = [choice for choice, legal in ((WINOGRAD, tiles), (DIRECT, blocks)) if legal and choice != own]
@@ -219,79 +85,6 @@ def flops(node: Node, graph: Graph) -> int:
     first, second = node.inputs[0].shape, node.inputs[1].shape
     y, w = {"conv": (shape, second), "conv_input": (first, second), "conv_weight": (first, shape)}[node.op]
     return 2 * int(math.prod(y)) * int(math.prod(w[1:]))
-
-
-def _conv_maps(
-    node: Node,
-    graph: Graph,
-    groups: int,
-    mnk: tuple[int, int, int],
-    rows: tuple[int, ...],
-    *,
-    a: View,
-    a_steps: tuple[int, ...],
-    b: View,
-    b_steps: tuple[int, ...],
-    taps: tuple[int, ...],
-    unit_step: tuple[int, ...],
-    step: tuple[int, ...],
-    off: tuple[int, ...],
-    phases: tuple[int, ...],
-) -> ConvMaps:
-    """The maps of a convolution or one of its gradients. Raises PlanError if an index does not fit in 32 bits.
-
-    Taps that see only padding, as the outer ones over an image of one pixel, are left out if they are terms.
-    """
-    a_m, a_g, a_c, a_r, a_s = a_steps
-    first = [0, 0]
-    if node.op != "conv_weight" and phases == (1, 1):
-        axes = zip(rows, unit_step, step, off, b.shape[2:], taps[1:], strict=True)
-        live = [_live_taps(*axis) for axis in axes]
-        first = [low for low, _ in live]
-        off = tuple(o + low * e for o, low, e in zip(off, first, step, strict=True))
-        taps = (taps[0], *(count for _, count in live))
-        mnk = (*mnk[:2], math.prod(taps))
-    b_g, b_n, b_c, b_h, b_w = b_steps
-    skip = tuple(p // math.gcd(p, e) for p, e in zip(phases, step, strict=True))
-    within_reach(node, b, rows, unit_step, taps[1:], step, off)
-    limits = tuple(node.attrs["shape"])[2:]
-    return ConvMaps(
-        groups * phases[0] * phases[1],
-        *mnk,
-        a_0=a.offset + first[0] * a_r + first[1] * a_s,
-        a_m=a_m,
-        a_g=a_g,
-        a_c=a_c,
-        a_r=a_r,
-        a_s=a_s,
-        a_size=graph.tensors[a.tensor].size,
-        b_0=b.offset,
-        b_g=b_g,
-        b_n=b_n,
-        b_c=b_c,
-        b_h=b_h,
-        b_w=b_w,
-        b_size=graph.tensors[b.tensor].size,
-        h=b.shape[2],
-        w=b.shape[3],
-        n_y=rows[0],
-        n_x=rows[1],
-        k_c=taps[0],
-        k_r=taps[1],
-        k_s=taps[2],
-        u_h=unit_step[0],
-        u_w=unit_step[1],
-        e_h=step[0],
-        e_w=step[1],
-        off_h=off[0],
-        off_w=off[1],
-        out_h=limits[0],
-        out_w=limits[1],
-        phase_h=phases[0],
-        phase_w=phases[1],
-        skip_h=skip[0],
-        skip_w=skip[1],
-    )
 
 
 def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None) -> Lowered:
@@ -354,13 +147,6 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice:
     return Lowered(tuple(launches), tuple(workspace), f"{why}, k in {splits} parts")
 
 
-def _live_taps(count: int, unit_step: int, step: int, off: int, size: int, taps: int) -> tuple[int, int]:
-    """The first tap of an axis that reaches a pixel of the image from any of `count` results, and the number of taps
-    from there to the last one."""
-    live = [tap for tap in range(taps) if any(0 <= y * unit_step + off + tap * step < size for y in range(count))]
-    return (live[0], live[-1] - live[0] + 1) if live else (0, taps)
-
-
 def _special(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None) -> Lowered | None:
     """The launches of a kernel that has no variants, if it is the choice or, without one, better than the others."""
     if choice not in (None, WINOGRAD, DIRECT):
@@ -372,7 +158,9 @@ def _special(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choic
     if blocks is not None:
         return direct.lower(problem, blocks, node, graph, caps)
     if choice is not None:
-        raise PlanError(f"{dict(choice)} is not possible for this shape on {caps.name}. Try: one of contract.candidates()")
+        raise PlanError(
+            f"{dict(choice)} is not possible for this shape on {caps.name}. Try: one of contract.candidates()"
+        )
     return None
 
 
