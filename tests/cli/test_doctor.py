@@ -13,10 +13,12 @@ from handheld.cli import energy_model, probe
 from handheld.cost.energy import EnergyModel
 from handheld.drivers import check as checking
 from handheld.errors import DeviceError
+from handheld.measure import ceilings
 from handheld.plan.work import flops
 from handheld.profile.calibrate import Progress, calibrate, calibration_ops
 from handheld.profile.machine import ThisMachine
 from handheld.profile.sampling import sources
+from helpers.known_ceilings import store_ceilings
 from helpers.meters import Meter
 
 # ── doctor ────────────────────────────────────────────────────────────────────────────────────
@@ -95,8 +97,11 @@ def test_doctor_measures_and_shows_the_energy_model(run, one_device, monkeypatch
     ops = [g for g in calibration_ops() if 1e6 < flops(g.nodes[0], g) < 5e7][:5]
     few = partial(calibrate, ops=ops, sensors=(Meter,), seconds=0.3)
     monkeypatch.setattr(energy_model, "calibrate", few)
+    measured = []
+    monkeypatch.setattr(ceilings, "measure", lambda *words: measured.append(words[0]) or store_ceilings())
     result = run("doctor", "--energy")
     assert result.exit_code == 0 and "model measured" in result.stdout and "between launches" in result.stdout
+    assert measured == [f"opencl:{one_device.name}"], "the ceilings come first if they are not known"
     (device,) = json.loads(run("doctor", "--json").stdout)["devices"]
     assert device["energy"]["rails"][0]["name"] == "meter/cpu energy" and device["no_energy"] == ""
 
@@ -115,6 +120,7 @@ def test_doctor_energy_keeps_nothing_half_done(run, one_device, monkeypatch, tmp
         return calibrate(name, ops=ops, sensors=(Meter,), seconds=0.1, progress=stop)
 
     monkeypatch.setattr(energy_model, "calibrate", interrupted)
+    store_ceilings()
     with pytest.raises(KeyboardInterrupt):
         energy_model.measure(f"opencl:{one_device.name}", one_device.caps)
     assert not (tmp_path / "energy").exists()

@@ -11,9 +11,11 @@ from handheld.backends.base import describe
 from handheld.cost.energy import EnergyModel
 from handheld.errors import HandheldError
 from handheld.graph.ops import OPS
+from handheld.kernels.versions import current
 from handheld.plan.work import flops, nbytes
 from handheld.profile import energy_models
 from handheld.profile.calibrate import calibrate, calibration_ops
+from helpers.known_ceilings import store_ceilings
 from helpers.meters import IDLE_W, Meter
 
 RAIL = "meter/cpu energy"
@@ -27,6 +29,7 @@ def few() -> list:
 
 @pytest.fixture(scope="module")
 def model():
+    store_ceilings()
     told = []
     found = calibrate("opencl", ops=few(), sensors=(Meter,), seconds=0.5, progress=lambda *what: told.append(what))
     return found, told
@@ -53,6 +56,27 @@ def test_a_profile_stores_the_model_and_gives_joules(model, plan, batch, tmp_pat
         assert all(row.joules > 0 and row.source == "model" for row in run.joules())
         (total,) = run.step_joules()
         assert total.counter > 0 and total.sum > 0
+
+
+def test_calibration_without_ceilings_says_what_to_do(tmp_path, monkeypatch):
+    """Without them the model would take every op as one whose data lies in memory."""
+    monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path))
+    with pytest.raises(HandheldError, match=r"needs its ceilings.*Try: handheld doctor --ceilings --energy"):
+        calibrate("opencl", ops=few(), sensors=(Meter,))
+
+
+def test_a_model_of_other_kernels_is_a_finding(model, plan, batch, tmp_path, monkeypatch):
+    found, _ = model
+    assert found.cache_bytes > 0 and found.families == current(describe("opencl").kind)
+    assert energy_models.stale(found, plan.caps.kind) == ""
+    monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / "cache"))
+    energy_models.store(dataclasses.replace(found, families={**found.families, "contract": 0}), plan.caps)
+    with plan.profile(batch, tmp_path / "one.run", seconds=0.5, idle_s=0.1, sensors=(Meter,)) as run:
+        (said,) = [item for item in run.findings() if item.kind == "energy model"]
+        assert "measured with other kernels of contract, so the joules" in said.text and said.ops
+        assert said.text.endswith("Try: handheld doctor --energy")
+    older = EnergyModel.from_json({key: value for key, value in found.to_json().items() if key != "families"})
+    assert "attention and contract" in energy_models.stale(older, "cpu")
 
 
 def test_stored_models(model, tmp_path, monkeypatch):

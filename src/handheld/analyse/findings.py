@@ -14,6 +14,7 @@ import numpy as np
 from handheld.analyse import machine, timeline
 from handheld.analyse.energy_rank import energy_rank
 from handheld.analyse.finding import Finding, finding, slower, touched
+from handheld.analyse.joules import MODEL
 from handheld.store.commands import LAUNCH
 from handheld.units import count
 
@@ -41,9 +42,19 @@ def find(run: Run) -> list[Finding]:
         *_transfers(run),
         *_drift(run),
         *energy_rank(run),
+        *_stale_energy_model(run),
     ]
     findings.sort(key=lambda item: -len(item.steps))
     return [*findings, *_slow(run, findings)]
+
+
+def _stale_energy_model(run: Run) -> list[Finding]:
+    """Joules of ops come from an energy model that was measured with other kernels."""
+    stale = run.meta.get("stale_energy_model")
+    ids = [row.id for row in run.joules() if row.source == MODEL] if stale else []
+    if not stale or not ids:
+        return []
+    return [finding("energy model", f"{stale}. Try: handheld doctor --energy{run.on_option}", [], sorted(set(ids)))]
 
 
 def _caller(run: Run) -> list[Finding]:

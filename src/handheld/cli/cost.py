@@ -25,6 +25,7 @@ from handheld.forecast.step import StepCost, predict
 from handheld.placement.table import trained
 from handheld.profile import energy_models
 from handheld.resolve import open_model
+from handheld.targets.names import on_option
 
 What = Annotated[
     str | None,
@@ -234,7 +235,9 @@ def _no_joules(caps: DeviceCaps, on: str, costs: Sequence[StepCost], length: Len
         known = length.steps is not None or length.epochs is not None
         missing = "" if known else ", but the length is not known. Try: --steps N, or --epochs N --samples N"
         return [f"energy of the training: from the given {length.watts:g} W{missing}"]
-    why = energy_models.stored(caps, on)[1]
+    energy, why = energy_models.stored(caps, on)
+    if energy is not None and (stale := energy_models.stale(energy, caps.kind)):
+        return [f"{stale}. Try: handheld doctor --energy{on_option(on)}"]
     if not why or any(row.joules for row in costs):
         return []
     reason, _, command = why.partition(". Try: ")

@@ -314,7 +314,7 @@ def _device(device: DeviceFacts) -> Table:
             ("has", ", ".join(extras) or "nothing optional"),
             ("tuning", _tuning_words(device.tuning, on)),
             *_ceilings_rows(device.ceilings, on),
-            *energy_model.rows(device.energy, device.no_energy),
+            *energy_model.rows(device.energy, device.no_energy, caps, device.name),
         ]
     )
 

@@ -90,6 +90,8 @@ class EnergyModel:
     cache_bytes: int
     rails: tuple[Rail, ...]
     samples: tuple[EnergySample, ...]
+    #: The version of each kernel family that was measured (kernels/versions.py). Empty in older files.
+    families: Mapping[str, int] = field(default_factory=dict)
     _fits: dict[str, _Fit] = field(default_factory=dict, compare=False, repr=False)
 
     def rail(self, name: str) -> Rail | None:
@@ -127,6 +129,7 @@ class EnergyModel:
             "measuring_s": self.measuring_s,
             "compute_units": self.compute_units,
             "cache_bytes": self.cache_bytes,
+            "families": dict(self.families),
             "rails": [rail.to_json() for rail in self.rails],
             "samples": [sample.to_json() for sample in self.samples],
         }
@@ -154,6 +157,7 @@ class EnergyModel:
             int(data["cache_bytes"]),
             rails,
             samples,
+            {str(name): int(version) for name, version in data.get("families", {}).items()},
         )
 
 

@@ -30,6 +30,7 @@ from handheld.graph.check import check
 from handheld.graph.codec import from_json
 from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Graph
+from handheld.kernels.versions import current
 from handheld.measure import ceilings
 from handheld.plan.launched import main_launch
 from handheld.profile.energy import LEAST_S, MOST_S, filled
@@ -42,6 +43,7 @@ from handheld.sensors.base import Where
 from handheld.step import Step
 from handheld.store.commands import LAUNCH
 from handheld.store.rows import EnergyWindowRow
+from handheld.targets.names import on_option
 
 TICKS = 12  # updates of the slowest rail in a window
 ROUND_S = 0.005  # the work that is enqueued at once
@@ -88,6 +90,11 @@ def calibrate(
             f"{device} has no energy model: only OpenCL devices can repeat single ops. Try: --on opencl"
         )
     started, caps = time.monotonic(), describe(device)
+    if ceilings.stored(caps) is None:
+        raise HandheldError(
+            f"an energy model of {device} needs its ceilings, which say what a cache holds; they were not measured. "
+            f"Try: handheld doctor --ceilings --energy{on_option(device)}"
+        )
     graphs = _fitting(calibration_ops() if ops is None else ops, caps)
     step = Step({}, {}, graphs)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -251,6 +258,7 @@ def _model(run: Run, caps: DeviceCaps, timed: Sequence[Timed], took_s: float) ->
         _cache_bytes(caps),
         tuple(known),
         tuple(samples),
+        current(caps.kind),
     )
     return replace(model, rails=tuple(_with_deviation(model, rail) for rail in known))
 
@@ -267,9 +275,8 @@ def _watts(rail: Series, window: EnergyWindowRow) -> float | None:
 
 
 def _cache_bytes(caps: DeviceCaps) -> int:
-    """The largest working set that is read clearly faster than memory, by the ceilings; 0 if they are not known."""
+    """The largest working set that is read clearly faster than memory, by the ceilings; 0 if there is none."""
     known = ceilings.stored(caps)
-    if known is None:
-        return 0
+    assert known is not None, "calibrate needs them"
     slow = known.memory[-1].copy.median
     return max((m.working_set_bytes for m in known.memory if m.copy.median > 1.8 * slow), default=0)

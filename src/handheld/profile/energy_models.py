@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 
 from handheld import cache
 from handheld.cost.energy import EnergyModel
 from handheld.device import DeviceCaps
+from handheld.kernels.versions import current
 from handheld.targets.names import on_option
 
 _BROKEN = (OSError, KeyError, TypeError, ValueError, AttributeError)
@@ -46,6 +48,19 @@ def stored(caps: DeviceCaps, device: str = "opencl") -> tuple[EnergyModel | None
                 f"{caps.driver}), so it is not used. {command}"
             )
     return None, f"the energy model of this device was not measured. {command}"
+
+
+def stale(model: EnergyModel, kind: str, used: Collection[str] | None = None) -> str:
+    """Which kernel families have changed since the model was measured, as a text, or "". `used` are the families that
+    count; by default all."""
+    names = [name for name, version in sorted(current(kind).items()) if model.families.get(name) != version]
+    changed = [name for name in names if used is None or name in used]
+    if not changed:
+        return ""
+    return (
+        f"the energy model of this device was measured with other kernels of {' and '.join(changed)}, so the joules of "
+        "their ops may be off"
+    )
 
 
 def _read(path: Path) -> EnergyModel:

@@ -12,10 +12,12 @@ from typing import Any
 
 import psutil
 
+from handheld.cost.energy import EnergyModel
 from handheld.kernels.base import Choice
 from handheld.kernels.versions import current
 from handheld.measure.ceilings import Ceilings, stored
 from handheld.plan.fit import fit_text
+from handheld.plan.lowering import family
 from handheld.plan.plan import Plan
 from handheld.plan.signature import signature
 from handheld.profile import energy_models
@@ -55,7 +57,14 @@ def facts(plan: Plan, code: Path, where: Machine | None = None) -> dict[str, Any
         "ceilings": known and rates(known),
         "energy_model": model and model.to_json(),
         "no_energy_model": reason,
+        "stale_energy_model": stale_energy_model(plan, model) if model else "",
     }
+
+
+def stale_energy_model(plan: Plan, model: EnergyModel) -> str:
+    """Which kernels of the plan have changed since the energy model was measured, as a text, or ""."""
+    used = {family(node.op) for graph_plan in plan.graphs.values() for node in graph_plan.graph.nodes}
+    return energy_models.stale(model, plan.caps.kind, used)
 
 
 def plan_hash(plan: Plan) -> str:
