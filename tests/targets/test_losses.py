@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +18,7 @@ from handheld.cli.train import _rescue
 from handheld.errors import DeviceError, TargetLost
 from handheld.package import load_state
 from helpers.commands import FACTORY
+from helpers.killing import killing
 from helpers.opencl_library import opencl_library
 from helpers.phones import AddPhone
 from helpers.progress import steps_in
@@ -52,22 +51,6 @@ def handheld(*words: str):
 def train(target: str, name: str, *more: str):
     words = ("train", "mine.py:make", "--data", "data.npz", "--batch", "8", "--epochs", "30", "--no-record")
     return handheld(*words, "--every", "10", "--checkpoint", name, "--on", target, *more)
-
-
-def killing(when: Callable[[], bool], whom: Callable[[psutil.Process], bool]) -> threading.Thread:
-    """Kills every process that `whom` chooses, as soon as `when` is true."""
-
-    def wait() -> None:
-        end = time.monotonic() + 60
-        while time.monotonic() < end and not when():
-            time.sleep(0.002)
-        for process in psutil.process_iter(["name", "exe", "cmdline"]):
-            if whom(process):
-                process.kill()
-
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
-    return thread
 
 
 def same_bits(one: str, other: str) -> bool:
