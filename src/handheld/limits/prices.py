@@ -10,7 +10,6 @@ from handheld.cost.time import TimeModel
 from handheld.cost.work import Work
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
-from handheld.forecast.model import cost_model
 from handheld.graph.graph import Graph, Node
 from handheld.kernels.base import Choice
 from handheld.limits.ledger import Price
@@ -55,6 +54,9 @@ class DevicePrices:
 def prices_of(caps: DeviceCaps, choices: Mapping[str, Choice], name: str = "") -> DevicePrices:
     """The prices on a device. `name` is that of a shipped description."""
     try:
+        # Half of the import time of a plan, which most plans do not need.
+        from handheld.forecast.model import cost_model
+
         model = cost_model(caps, name)
     except DeviceError:
         rates = USUAL["cpu" if caps.kind == "cpu" else "gpu"]

@@ -104,7 +104,7 @@ def tuned_choice(node: Node, graph: Graph, caps: DeviceCaps, choices: Mapping[st
     if not choices or not hasattr(_family(node.op), "candidates"):
         return None
     choice = choices.get(signature(node, graph))
-    return choice if choice in candidates(node, graph, caps) else None
+    return choice if choice is not None and choice in candidates(node, graph, caps) else None
 
 
 def family(op: str) -> str:

@@ -18,6 +18,7 @@ _LINE = r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*"
 _DIRECTIVE = re.compile(_LINE, re.MULTILINE)
 _MACRO = re.compile(r"[ \t]*#[ \t]*define[ \t]+(\w+)(.*)", re.DOTALL)
 _TOKEN = re.compile(rf"(?P<directive>{_LINE})|\w+|\S", re.MULTILINE)
+_IN_BODY = re.compile(rf"(?P<directive>{_LINE})|[{{}}]", re.MULTILINE)  # in { }, where nothing is declared for outside
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 
 #: A token of a declaration. A pair of brackets and its content is a list.
@@ -59,12 +60,13 @@ def names(text: str) -> tuple[list[str], list[str]]:
 def _nested(text: str) -> list[Token]:
     """Returns the tokens of a text. Each pair of brackets is a list that begins with the opening bracket.
 
-    Every branch of an #if begins at the same depth as the first one, even if another branch leaves brackets open.
+    Of the content of { } it has only further { }. Every branch of an #if begins at the same depth as the first one, even if another branch leaves brackets open.
     """
     whole: list[Token] = []
     open_lists, branches = [whole], list[list[list[Token]]]()
-    for match in _TOKEN.finditer(text):
-        token = match[0]
+    position = 0
+    while match := (_IN_BODY if _bracket(open_lists[-1]) == "{" else _TOKEN).search(text, position):
+        token, position = match[0], match.end()
         if match["directive"]:
             kind = token.lstrip("# \t")
             if kind.startswith("if"):
@@ -141,4 +143,4 @@ def _variables(tokens: list[Token]) -> Iterator[str]:
 
 
 def _bracket(token: Token) -> str:
-    return str(token[0]) if isinstance(token, list) else ""
+    return str(token[0]) if isinstance(token, list) and token else ""
