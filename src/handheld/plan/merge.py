@@ -60,8 +60,8 @@ def names(text: str) -> tuple[list[str], list[str]]:
 def _nested(text: str) -> list[Token]:
     """Returns the tokens of a text. Each pair of brackets is a list that begins with the opening bracket.
 
-    Of the content of { } it has only further { }. Every branch of an #if begins at the same depth as the first one, even
-    if another branch leaves brackets open.
+    Of the content of { } it has only further { }. Every branch of an #if begins at the same depth as the first one,
+    even if another branch leaves brackets open.
     """
     whole: list[Token] = []
     open_lists, branches = [whole], list[list[list[Token]]]()
