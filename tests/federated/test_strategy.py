@@ -181,6 +181,38 @@ def test_slow_devices_get_fewer_steps(tmp_path: Path) -> None:
     assert [visit.samples for visit in visits(record.rounds[-1])] == [16, 8]
 
 
+def test_a_device_stops_when_its_time_is_up(tmp_path: Path) -> None:
+    """Also in its first round, when its speed is not known: a reply after the timeout would be lost."""
+    asked: list[dict[str, Any]] = []
+    grid = LoopGrid(*clients(1))
+    answer = grid.apps[11]
+
+    def seen(message: Message, context: Any) -> Message:
+        asked.append(dict(message.content.get("config", {})))
+        return answer(message, context)
+
+    grid.apps[11] = seen  # type: ignore[assignment]
+    started(grid, tmp_path / "default", rounds=1, timeout=7.0)
+    assert asked[-1]["local-seconds"] == 3.5 and "local-steps" not in asked[-1]
+    record = started(LoopGrid(*clients(2)), tmp_path / "short", rounds=1, select=Select(round_seconds=1e-9))
+    assert [visit.steps for visit in visits(record.rounds[-1])] == [1, 1]
+
+
+def test_two_devices_with_one_part_of_the_data(tmp_path: Path) -> None:
+    """The second one waits for the first one to go; both are named."""
+    grid = LoopGrid(*clients(3))
+    grid.contexts[13].node_config["partition-id"] = 1
+    record = started(grid, tmp_path, rounds=1)
+    assert outcomes(record) == [["trained", "trained"]]
+    (note,) = record.notes
+    assert note.startswith("node 13: it has part 1 of the data, as node 12 has") and "Try: another --part" in note
+    assert record.rounds[-1].passed_over.keys() == {"13"}
+    unnumbered = LoopGrid(*clients(2))
+    for context in unnumbered.contexts.values():
+        del context.node_config["partition-id"]
+    assert outcomes(started(unnumbered, tmp_path / "own", rounds=1)) == [["trained", "trained"]]
+
+
 @pytest.mark.parametrize("form", ["int8", "topk:0.2"])
 def test_compressed_updates(form: str, tmp_path: Path) -> None:
     plain = started(LoopGrid(*clients(2)), tmp_path / "plain", rounds=2)

@@ -102,7 +102,8 @@ class _Worker:
                 "test-samples": 0 if test is None else samples_in(test),
                 "secure": int(self._secure),
             }
-            return facts_record({**site.facts(), **counts, "unix-seconds": time.time()})
+            part = {"partition": partition} if (partition := self._partition(context)) is not None else {}
+            return facts_record({**site.facts(), **counts, **part, "unix-seconds": time.time()})
 
         return self._reply(message, facts)
 
@@ -177,6 +178,11 @@ class _Worker:
             _SITES[key] = Site(step, device, self._limit)
         return _SITES[key]
 
+    def _partition(self, context: Context) -> int | None:
+        """The part of the data that this device was given, if it was given one."""
+        given = context.node_config.get("partition-id")
+        return int(given) if callable(self._data) and given is not None else None
+
     def _sets(self, context: Context) -> tuple[Data | None, Data | None]:
         if not callable(self._data):
             return self._data
@@ -209,6 +215,7 @@ def work_of(config: Mapping[str, Any]) -> Work:
         round=int(config["server-round"]),
         epochs=int(config.get("local-epochs", 1)),
         most_steps=int(config["local-steps"]) if "local-steps" in config else None,
+        most_seconds=float(config["local-seconds"]) if "local-seconds" in config else None,
         rate=float(config["rate"]) if "rate" in config else None,
         proximal=float(config.get("proximal-mu", 0.0)),
     )

@@ -43,6 +43,8 @@ class Work:
     #: Passes over the data; a limit of steps may end them earlier.
     epochs: int = 1
     most_steps: int | None = None
+    #: No step begins after this time; the first one always does.
+    most_seconds: float | None = None
     rate: float | None = None
     #: FedProx: the weight of the distance from the state that the server sent.
     proximal: float = 0.0
@@ -106,6 +108,8 @@ class Site:
                     samples += rows_in(batch)
                     if len(pending) > 2:
                         losses.append(float(pending.pop(0)))
+                    if work.most_seconds is not None and time.perf_counter() - begun >= work.most_seconds:
+                        break
                 losses += map(float, pending)
                 after = self.trainer.state()
                 seconds = time.perf_counter() - begun

@@ -59,7 +59,7 @@ class Nodes:
             and (node not in self._asked or now - self._asked[node] > AGAIN_S)
         ]
         if ask:
-            self._ask(grid, ask)
+            self._ask(grid, ask, here)
         self._against = {}
         for node in connected:
             why = self._select.reason_against(self.facts.get(node, {})) if node not in self._never else ""
@@ -74,7 +74,7 @@ class Nodes:
             and self.facts[node].get(need, 1)
         ]
 
-    def _ask(self, grid: Grid, nodes: list[int]) -> None:
+    def _ask(self, grid: Grid, nodes: list[int], connected: set[int]) -> None:
         questions = [
             Message(content=RecordDict({CONFIG: ConfigRecord()}), dst_node_id=node, message_type=MessageType.QUERY)
             for node in nodes
@@ -96,6 +96,11 @@ class Nodes:
                 self._record.refused[str(node)] = why
                 log(WARNING, "node %s is refused: %s", node, why)
                 continue
+            if why := self._taken(node, facts.get("partition"), connected):
+                self._silent[node] = why  # The other one may be what a SuperNode was before it was started again.
+                self._record.note(f"node {node}: {why}")
+                log(WARNING, "node %s cannot take part now: %s", node, why)
+                continue
             late = max(begun - facts["unix-seconds"], facts["unix-seconds"] - time.time(), 0.0)
             if late > CLOCK_S:
                 note = f"the clock of node {node} differs by {late:.0f} s from the server's"
@@ -105,6 +110,16 @@ class Nodes:
                 self._record.note(f"node {node} leaves out {facts['left-out']} samples per epoch: they fill no batch")
             self.heard(node, {**facts, "own-samples": facts.get("samples", 0)})
             log(INFO, "node %s: %s, %s samples", node, facts.get("device"), facts.get("samples"))
+
+    def _taken(self, node: int, partition: int | None, connected: set[int]) -> str:
+        """Why a device must not have this part of the data, or ""."""
+        for other in connected & set(self.facts) - {node}:
+            if partition is not None and self.facts[other].get("partition") == partition:
+                return (
+                    f"it has part {partition} of the data, as node {other} has, so that data would count twice. "
+                    "Try: another --part for one of them"
+                )
+        return ""
 
     def _refusal(self, facts: Mapping[str, Any]) -> str:
         if "error" in facts:

@@ -17,7 +17,8 @@ class Select:
     - `battery_floor` (percent): a device below it does not train, unless it is being charged.
     - `thermal_limit` (°C): a hotter device does not train this round.
     - `memory_bytes`: a device whose plan needs more does not train.
-    - `round_seconds`: the time that a round may take a device. A slow one gets fewer steps, by its measured speed.
+    - `round_seconds`: the time that a round may take a device. A slow one gets fewer steps, by its measured speed, and
+      ends a round whose time is up. Default: half of the time that the server waits for replies.
     """
 
     battery_floor: float | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from logging import INFO
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,8 @@ def server(
       that a value may change in a round on one device; True is 8.
     - `out`: a folder with one sub-folder per training: record, page and checkpoint. A training that was killed is
       continued by the next start.
-    - `timeout`: seconds for the replies of a round. `wait_seconds`: how long to wait for enough devices.
+    - `timeout`: seconds for the replies of a round; a device trains for at most half of them, or for the
+      `round_seconds` of `select`. `wait_seconds`: how long to wait for enough devices.
 
     `rounds`, `local-epochs`, `rate`, `compress` and `out` of Flower's run config win over these.
     """
@@ -88,9 +90,10 @@ def server(
         inner = made or FedAvg(fraction_evaluate=0.0)
         settings["strategy"] = type(inner).__name__
         with Folder(Path(str(config.get("out", out))), mark(own), settings, arrays_of(own), inner) as folder:
-            _train(
-                grid, folder, select or Select(), form, _evaluation(own, test, device, metrics), timeout, wait_seconds
-            )
+            limits = select or Select()
+            if limits.round_seconds is None:  # Fewer steps instead of a reply that comes too late.
+                limits = replace(limits, round_seconds=timeout / 2)
+            _train(grid, folder, limits, form, _evaluation(own, test, device, metrics), timeout, wait_seconds)
 
     return app
 

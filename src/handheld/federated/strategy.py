@@ -97,6 +97,8 @@ class Guarded(Strategy):
         steps = self.select.steps(self.nodes.facts.get(message.metadata.dst_node_id, {}), self.epochs)
         if steps is not None:
             own["local-steps"] = steps
+        if self.select.round_seconds is not None:
+            own["local-seconds"] = float(self.select.round_seconds)
         return self._with(message, own)
 
     def _with(self, message: Message, own: dict[str, Any]) -> Message:

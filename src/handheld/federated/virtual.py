@@ -7,6 +7,7 @@ from results of `handheld bench` (`measured_kinds`) or from a prediction (`predi
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -127,6 +128,8 @@ class _Fleet:
         work = work_of(config)
         whole = work.epochs * (device.samples // self._batch)
         steps = whole if work.most_steps is None else min(work.most_steps, whole)
+        if work.most_seconds is not None:
+            steps = min(steps, max(1, math.ceil(work.most_seconds / device.step_seconds)))
         arrays, form = arrays_in(message.content, ARRAYS), Form.parse(str(config.get("compress", "")))
         if form.kind:
             arrays, _ = encode(form, {name: np.zeros_like(array) for name, array in arrays.items()}, {})
