@@ -168,26 +168,22 @@ def test_no_tune(tmp_path):
         assert said(run, "tune") is None
 
 
-def test_half_on_a_gpu_that_moves_memory(tmp_path):
-    with run_of(tmp_path, [MOVING, {**MOVING, "phase": "backward"}], [6.0, 6.0], kind="gpu") as run:
-        item = given(run, "half")
-        assert item.gain.quantity == "ms per step" and item.to is not None and item.to.precision == "half"
-
-
-def test_half_for_memory_says_that_a_cpu_is_slower(tmp_path):
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_half_is_for_memory_and_says_that_steps_take_longer(tmp_path, kind):
     alive = {"live": {"activation": 400 << 20, "parameter": 1 << 20}}
     memory = {"memory.train": {"peak_op": 0, "peak_bytes": 401 << 20, "owners": []}}
-    with run_of(tmp_path, [{**FULL, **alive}], [6.0], **memory) as run:
+    with run_of(tmp_path, [{**FULL, **alive}], [6.0], kind=kind, **memory) as run:
         item = given(run, "half")
         assert item.gain.quantity == "bytes" and "takes longer" in item.change
         assert item.gain.after == pytest.approx((401 - 100) << 20)
 
 
 @pytest.mark.parametrize("precision", ["float32", "half"])
-def test_no_half(tmp_path, precision):
-    """A small step on a CPU has nothing to gain, and a step in halves has gained it."""
-    kind = "gpu" if precision == "half" else "cpu"
-    with run_of(tmp_path, [MOVING], [6.0], kind=kind, plan_options={"precision": precision}) as run:
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_no_half(tmp_path, precision, kind):
+    """A step that moves memory gains no time, on a GPU neither, and a step in halves has gained what it can."""
+    ops, options = [MOVING, {**MOVING, "phase": "backward"}], {"precision": precision}
+    with run_of(tmp_path, ops, [6.0, 6.0], kind=kind, plan_options=options) as run:
         assert said(run, "half") is None
 
 

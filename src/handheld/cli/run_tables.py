@@ -132,6 +132,8 @@ def head(run: Run) -> Table:
     rows += _memory(summary.memory, run_answers.categories(run))
     if run.meta.get("fit"):
         rows.append(("to fit", run.meta["fit"]))
+    if run.meta.get("half"):
+        rows.append(("half", run.meta["half"]))
     few = min((row.recorded or 0 for row in run.ops() if row.ms is not None), default=FEW)
     if few < FEW:
         rows.append(

@@ -13,6 +13,7 @@ from handheld.plan.fit import fit_text
 from handheld.plan.moves import moved_text
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.run.batch import batch_sizes
+from handheld.run.halves import half_text
 from handheld.run.history import Epoch, History
 from handheld.run.metrics import Arrays
 from handheld.run.parts import parts_of
@@ -85,6 +86,7 @@ def introduce(job: Job, trainer: Trainer) -> None:
                     f"{job.seconds + sum(trainer.session.timings.values()):.1f} s",
                 ),
                 *([("to fit", text)] if (text := fit_text(plan.options, plan.bytes)) else []),
+                *([("half", text)] if (text := half_text(plan)) else []),
                 *([("outside", text)] if plan.host_state and (text := moved_text(plan)) else []),
             ]
         )

@@ -22,6 +22,7 @@ from handheld.plan.plan import Plan
 from handheld.plan.signature import signature
 from handheld.profile import energy_models
 from handheld.profile.machine import Machine, ThisMachine
+from handheld.run.halves import half_text
 
 PACKAGES = ("handheld", "numpy", "pyopencl", "torch")
 
@@ -46,6 +47,7 @@ def facts(plan: Plan, code: Path, where: Machine | None = None) -> dict[str, Any
         "plan_options": dict(plan.options),
         "plan_bytes": plan.bytes,
         "fit": fit_text(plan.options, plan.bytes),
+        "half": half_text(plan),
         "arena_bytes": plan.arena_bytes,
         "segments": list(plan.segments),
         "plan_hash": plan_hash(plan),

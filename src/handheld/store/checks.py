@@ -226,6 +226,7 @@ _ENTRIES: dict[str, Check] = {
         rails=each(_RAIL),
         samples=each(_SAMPLE),
     ),
+    "half": text,
     "no_energy_model": text,
     "stale_energy_model": text,
     "launch_sizes": mapping(tuple_of(text, count, count)),
