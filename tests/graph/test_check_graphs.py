@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+import handheld
 from handheld.errors import GraphError
 from handheld.graph.check import check
 from handheld.graph.graph import Graph, GraphInput, GraphOutput, Node, Origin, Slot, SlotWrite, Tensor, View
 from handheld.graph.program import Instr, Store
 from helpers.legal_graphs import LOAD, ORIGIN, changed, legal, loops, retyped, trained, with_node, with_view
+from helpers.models import loss, make
 
 GRAPH_RULES = [
     ("calls itself", changed(id=7)),
@@ -138,3 +140,27 @@ def test_packs():
     ]:
         with pytest.raises(GraphError, match=match):
             check(graph)
+
+
+@pytest.mark.parametrize(
+    "change", [{"shape": (2, 4)}, {"shape": (1, 3)}, {"dtype": "i32"}, {"role": "parameter"}], ids=str
+)
+def test_nodes_of_a_graph_before_are_checked_where_their_tensors_changed(change) -> None:
+    before = legal("map")
+    (node,) = before.nodes
+    number = node.outputs[0]
+    wrong = replace(before, tensors={**before.tensors, number: replace(before.tensors[number], **change)})
+    with pytest.raises(GraphError) as alone:
+        check(wrong)
+    with pytest.raises(GraphError) as after:
+        check(wrong, before=before)
+    assert str(after.value) == str(alone.value)
+
+
+def test_a_changed_order_is_found_with_a_graph_before() -> None:
+    model, optimizer, batch = make("vision")
+    step = handheld.capture(model, loss, optimizer, batch, evaluate=False)
+    before = step.graphs["train"]
+    check(before, step.slots, before=before)
+    with pytest.raises(GraphError, match="before it is written"):
+        check(before.with_nodes(before.nodes[::-1]), step.slots, before=before)

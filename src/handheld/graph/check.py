@@ -23,10 +23,11 @@ from handheld.graph.ops import OPS
 MADE = frozenset({"activation", "gradient", "workspace"})
 
 
-def check(graph: Graph, slots: Mapping[str, Slot] | None = None) -> Graph:
+def check(graph: Graph, slots: Mapping[str, Slot] | None = None, before: Graph | None = None) -> Graph:
     """Returns the graph if it is legal; otherwise raises GraphError that names the wrong node.
 
-    If `slots` is given, the slots of the graph must agree with it in shape and type.
+    If `slots` is given, the slots of the graph must agree with it in shape and type. `before` is a legal graph that a
+    pass made this one of: of nodes that both have, only the place is checked.
     """
     try:
         for key, tensor in graph.tensors.items():
@@ -39,10 +40,13 @@ def check(graph: Graph, slots: Mapping[str, Slot] | None = None) -> Graph:
             _check_state(graph, slots)
     except GraphError as error:
         raise GraphError(f"graph {graph.name!r}: {error}") from None
+    same = _Same(graph, before)
     known, narrow = _Known(graph), {i for i, tensor in graph.tensors.items() if tensor.dtype in NARROW}
     for index, node in enumerate(graph.nodes):
         try:
-            _check_node(graph, node, known.tensors)
+            _check_place(graph, node, known.tensors)
+            if node not in same:
+                _check_node(graph, node)
             if narrow and node.op not in ("map", "reduce"):
                 touched = {view.tensor for view in node.inputs} | set(node.outputs)
                 need(not narrow & touched, "only maps and reductions know the types of optimizer state")
@@ -56,6 +60,20 @@ def check(graph: Graph, slots: Mapping[str, Slot] | None = None) -> Graph:
     except GraphError as error:
         raise GraphError(f"graph {graph.name!r}: {error}") from None
     return graph
+
+
+class _Same:
+    """The nodes that were checked in an earlier graph, with the same tensors."""
+
+    def __init__(self, graph: Graph, before: Graph | None) -> None:
+        self._nodes = {} if before is None else {id(node): node for node in before.nodes}
+        old = {} if before is None else before.tensors
+        self._changed = {i for i, tensor in graph.tensors.items() if i not in old or old[i] != tensor}
+
+    def __contains__(self, node: Node) -> bool:
+        return id(node) in self._nodes and self._changed.isdisjoint(
+            (*node.outputs, *(view.tensor for view in node.inputs))
+        )
 
 
 class _Known:
@@ -220,7 +238,19 @@ def _check_results(graph: Graph, known: set[int]) -> None:
         )
 
 
-def _check_node(graph: Graph, node: Node, known: set[int]) -> None:
+def _check_place(graph: Graph, node: Node, known: set[int]) -> None:
+    """What depends on the nodes before this one."""
+    for view in node.inputs:
+        need(view.tensor in known, f"reads tensor {view.tensor} before it is written")
+    for out in node.outputs:
+        need(
+            out in graph.tensors and known.isdisjoint((out, *graph.packs.get(out, ()))),
+            f"output {out} is missing or written twice",
+        )
+
+
+def _check_node(graph: Graph, node: Node) -> None:
+    """What depends on the node and its tensors alone."""
     need(node.op in OPS, f"unknown op {node.op!r}")
     op = OPS[node.op]
     need(node.origin.phase in PHASES, f"unknown phase {node.origin.phase!r}")
@@ -228,15 +258,9 @@ def _check_node(graph: Graph, node: Node, known: set[int]) -> None:
     need(given == set(op.attrs), f"has attributes {sorted(node.attrs)}, not {op.attrs}")
     arithmetic = node.attrs.get("arithmetic", "half")
     need(arithmetic == "half", f"has the arithmetic {arithmetic!r}; the only one that can be named is 'half'")
-    for view in node.inputs:
-        need(view.tensor in known, f"reads tensor {view.tensor} before it is written")
     need(bool(node.outputs), "has no outputs")
     _unique("output", node.outputs)
     for out in node.outputs:
-        need(
-            out in graph.tensors and known.isdisjoint((out, *graph.packs.get(out, ()))),
-            f"output {out} is missing or written twice",
-        )
         role = graph.tensors[out].role
         need(role in MADE, f"output {out} has the role {role}, which no node can write")
     if op.inputs is not None:

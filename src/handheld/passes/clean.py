@@ -57,7 +57,8 @@ def merge_equal(graph: Graph) -> Graph:
     nodes: list[Node] = []
     for node in graph.nodes:
         inputs = tuple(_follow(v, alias) for v in node.inputs)
-        node = replace(node, inputs=inputs)
+        if inputs != node.inputs:
+            node = replace(node, inputs=inputs)
         key = (node.op, inputs, tuple(sorted((k, v) for k, v in node.attrs.items())))
         first = seen.get(key)
         if first is not None and not given & set(node.outputs):

@@ -34,7 +34,7 @@ PASSES: tuple[Pass, ...] = (
 
 
 def optimize(graph: Graph, state: Any = None) -> Graph:
-    """Runs all passes on a graph and returns the result."""
+    """Runs all passes on a legal graph and returns the result."""
     slots = state.slots if state is not None else None
     layout = state.layout if state is not None else {}
     done: list[str] = []
@@ -44,7 +44,7 @@ def optimize(graph: Graph, state: Any = None) -> Graph:
 
     for step in (*PASSES, pack):
         try:
-            graph = check(step(graph), slots)
+            graph = check(step(graph), slots, before=graph)
         except (GraphError, AssertionError, KeyError) as error:
             raise GraphError(f"pass {step.__name__} broke the graph (after {done}): {error}") from error
         done.append(step.__name__)

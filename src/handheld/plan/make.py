@@ -105,8 +105,8 @@ def _fitted(graph: Graph, fits: Mapping[str, Any]) -> Graph:
     if not fits:
         return graph
     if graph.name not in fits:
-        return check(apart(graph))  # All graphs of a plan share one layout of the state.
-    return check(fitted(graph, Fit.from_json(fits[graph.name])))
+        return check(apart(graph), before=graph)  # All graphs of a plan share one layout of the state.
+    return check(fitted(graph, Fit.from_json(fits[graph.name])), before=graph)
 
 
 def _choose_all(graph: Graph, caps: DeviceCaps, choices: Mapping[str, Choice], naive: bool) -> dict[int, Choice]:

@@ -42,7 +42,7 @@ def prepare(
     for name in names:
         graph = step.graph(name)
         if precision == "float32":
-            graphs.append(check(without_scale(graph), step.slots))
+            graphs.append(check(without_scale(graph), step.slots, before=graph))
             continue
         graph, constants = with_scale(graph, growth)
         graph = store_halves(graph, caps.base_align_bytes)
