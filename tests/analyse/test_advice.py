@@ -193,7 +193,18 @@ def test_activations(tmp_path):
     with run_of(tmp_path, [{**FULL, **alive}], [6.0], **memory) as run:
         item = given(run, "activations")
         assert item.gain.after == pytest.approx(408 << 20) and item.to is not None and item.to.batch == 4
-        assert "--accumulate 2" in item.command and "x conv" in item.seen
+        assert "--accumulate 2" in item.command and "x conv" in item.seen and "--memory-limit may" in item.change
+
+
+def test_activations_are_computed_again_at_the_cost_that_the_planner_predicted(tmp_path):
+    alive = {"live": {"activation": 800 << 20, "parameter": 8 << 20}}
+    memory = {"memory.train": {"peak_op": 0, "peak_bytes": 808 << 20, "owners": []}}
+    less = {"limit_bytes": 450 << 20, "bytes": 440 << 20, "more": 0.15}
+    with run_of(tmp_path, [{**FULL, **alive}], [6.0], plan_bytes=900 << 20, less_memory=less, **memory) as run:
+        item = given(run, "activations")
+        assert item.gain.before == 900 << 20 and item.gain.after == 440 << 20 and item.effect == "same results"
+        assert "predicts 15% more time" in item.change and item.to is not None
+        assert item.to.memory_limit == 450 << 20 and item.command.endswith("--memory-limit 450MiB")
 
 
 def test_no_activations(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import handheld
+from handheld.analyse.rules import activations
 from handheld.analyse.rules.base import Change
 from handheld.cli.repeating import Request, as_measured
 from handheld.cli.trying import _then, made, request_of
@@ -18,6 +19,7 @@ from handheld.limits import planning
 from handheld.limits.prices import USUAL, DevicePrices
 from handheld.partial.options import PartialOptions
 from handheld.plan.fit import Fit, fit_text, fits_of
+from handheld.profile import less_memory
 from handheld.profile.facts import plan_hash
 from handheld.run.planning import plan_step
 from helpers.commands import fails
@@ -158,3 +160,18 @@ def test_what_trains_within_a_budget_is_the_same_after_a_change(run, deep, work)
     with MadeRun(work / "sparse.run").open() as opened:
         then = _then(opened, asked, Change(batch=4), before, work)
     assert then.partial == chosen and then.batch == 4
+
+
+def test_a_full_memory_is_advised_to_compute_again_with_the_planners_cost(run, deep, work, monkeypatch):
+    """The plan of this device is taken as one that fills its memory, and the advice is tried."""
+    monkeypatch.setattr(less_memory, "FILLED", 0.0)
+    monkeypatch.setattr(activations, "FILLED", 0.0)
+    assert run("profile", deep, "--out", "full.run", "--steps", "40", *WORDS[2:]).exit_code == 0
+    with handheld.open_run("full.run") as opened:
+        less, before = opened.meta["less_memory"], opened.meta["plan_bytes"]
+        assert less["bytes"] <= less["limit_bytes"] < before
+    done = run("advise", "full.run", "--rule", "activations", "--try", "--seconds", "0.5", "--json")
+    assert done.exit_code == 0, done.output
+    trial = json.loads(done.stdout)["trial"]
+    assert (trial["before_bytes"], trial["after_bytes"]) == (before, less["bytes"])
+    assert trial["measured"] == trial["promised"] == before / less["bytes"]

@@ -85,6 +85,7 @@ def changed(request: Request, change: Change) -> Request:
         batch=change.batch or request.batch,
         precision=change.precision or request.precision,
         on=change.on or request.on,
+        memory_limit=change.memory_limit or request.memory_limit,
         fit=None,
         moves=None,
     )

@@ -25,6 +25,7 @@ from handheld.plan.signature import signature
 from handheld.plan.work import flops, nbytes
 from handheld.profile.facts import facts, this_process
 from handheld.profile.later import LaterSteps
+from handheld.profile.less_memory import less_memory
 from handheld.profile.machine import Machine, ThisMachine
 from handheld.profile.memory import live
 from handheld.profile.surroundings import chains, other_devices
@@ -101,7 +102,10 @@ class Profiler:
             raise HandheldError("a run file holds one trainer. Try: another Profiler with another file")
         if advice:
             self.writer.meta(
-                tuning=tuning_facts(trainer.plan), chains=chains(trainer.plan), devices=other_devices(trainer.plan)
+                tuning=tuning_facts(trainer.plan),
+                chains=chains(trainer.plan),
+                devices=other_devices(trainer.plan),
+                less_memory=less_memory(trainer.plan),
             )
         self.writer.meta(
             **facts(trainer.plan, self._code, self.machine),

@@ -62,13 +62,14 @@ def said(value: float, quantity: str) -> str:
 class Change(Record):
     """What `handheld advise --try` changes in the conditions of the run. None and empty values stay as they were."""
 
-    optional: ClassVar[frozenset[str]] = frozenset({"batch", "precision", "tune_s", "on"})
+    optional: ClassVar[frozenset[str]] = frozenset({"batch", "precision", "tune_s", "on", "memory_limit"})
 
     batch: int | None = None
     precision: str | None = None
     tune_s: float | None = None
     on: str | None = None
     freeze: tuple[str, ...] = ()
+    memory_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,12 +71,14 @@ def _joined(name: str, part: str, sign: str = ",") -> Value:
 
 
 def _limit(repeat: Mapping[str, Any]) -> object:
-    """The memory limit as a person writes it, if that is exact."""
     nbytes = repeat.get("memory_limit")
-    if not isinstance(nbytes, int):
-        return None
+    return limit_text(nbytes) if isinstance(nbytes, int) else None
+
+
+def limit_text(nbytes: int) -> str:
+    """A memory limit as a person writes it, if that is exact."""
     text = size(nbytes).replace(" ", "").replace(".0", "")
-    return text if parse_size(text) == nbytes else nbytes
+    return text if parse_size(text) == nbytes else str(nbytes)
 
 
 #: The options of `handheld profile` beside model, size, device and batch, in the order in which they are printed. A run
