@@ -84,7 +84,9 @@ def limited(step: Step, device: str, shares: list[float], batch: tuple[Any, ...]
     for share in shares:
         try:
             limit = int(whole.bytes * share)
-            plans.append((f"{share:.1f}", step.copy().plan(device, graphs=["train"], memory_limit_bytes=limit)))
+            plans.append(
+                (f"{share:.1f}", step.copy().plan(device, graphs=["train"], memory_limit_bytes=limit, micro_batches=1))
+            )
         except OutOfMemory as error:
             least = error.smallest_bytes or whole.bytes
             plans.append((f"smallest, {least / whole.bytes:.2f}", _smallest(step, device, least)))
@@ -96,7 +98,7 @@ def _smallest(step: Step, device: str, nbytes: int) -> Plan:
     """A plan of about the smallest size that was found; a search may need a little more the next time."""
     for more in (1.0, 1.02, 1.05, 1.1):
         try:
-            return step.copy().plan(device, graphs=["train"], memory_limit_bytes=int(nbytes * more))
+            return step.copy().plan(device, graphs=["train"], memory_limit_bytes=int(nbytes * more), micro_batches=1)
         except OutOfMemory:
             continue
     raise SystemExit(f"no plan of about {nbytes:,} bytes was found again")

@@ -42,7 +42,7 @@ def spill(on: str) -> tuple[Any, Plan, dict[str, Plan]]:
     step = captured(workload, 32)
     whole = step.plan(on, graphs=["train"])
     limit = int(0.6 * whole.bytes)
-    plan = step.plan(on, graphs=["train"], memory_limit_bytes=limit, spill=True, recompute=False)
+    plan = step.plan(on, graphs=["train"], memory_limit_bytes=limit, spill=True, recompute=False, micro_batches=1)
     return workload.batch(32), whole, {"MobileNetV2, values moved out": plan}
 
 

@@ -91,7 +91,7 @@ class Step:
         precision: str = "float32",
         growth_steps: int = 2000,
         recompute: bool = True,
-        micro_batches: int | None = 1,
+        micro_batches: int | None = None,
         spill: bool = False,
         stream: bool = False,
         spill_to: str | Path | None = None,
@@ -102,9 +102,11 @@ class Step:
         - `graphs` limits the plan to some of the step's graphs.
         - `memory_limit_bytes`: the plan needs no more than this, or OutOfMemory names the smallest limit. To fit,
           values of the forward pass are computed again in the backward pass (docs/limits.md), as few as possible.
-        - `recompute`: whether that is allowed, for this limit and for the memory of the device.
+        - `recompute`: whether that is allowed, for this limit and for the memory of the device. Without it, the plan
+          stays as it is, except for what `spill` and a number of `micro_batches` ask for.
         - `micro_batches=k` runs the training step in k parts of a batch whose gradients make one update. With None, the
-          plan may do so if that meets the limit sooner than computing values again, and the update stays the same.
+          plan does so if that meets the limit better than computing values again, and the update stays the same; a
+          batch stays whole with 1.
         - `spill`: to fit, values may also be moved out of the device and back: to the memory of the host, or to a file
           on devices that share that memory. The plan does what is predicted to be faster.
         - `stream`: parameters that no graph changes are kept there too, and copied to the device when they are read.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -113,10 +114,21 @@ def test_plan_says_what_fitting_costs_and_writes_the_fitted_plan(run, deep, tmp_
     path = str(tmp_path / "tight.plan")
     shown = run(*words, "--memory-limit", "250KiB", "--out", path)
     text = " ".join(shown.stdout.split())
-    assert "batch 8 does not fit as it is" in text and "computed again to fit" in text and "more time" in text
+    assert "batch 8 does not fit as it is" in text and "computed again, about" in text and "more time" in text
     assert 0 < json.loads(run("plan", path, "--json").stdout)["memory_bytes"] <= TIGHT
     never = json.loads(run(*words, "--memory", "100KiB", "--json").stdout)["batches"][0]
     assert never["fitted"] is None and "smallest limit" in never["why_never"]
+
+
+def test_plan_and_train_choose_the_same_plan(run, work):
+    """One that runs in micro-batches, which a batch norm would forbid."""
+    (work / "plain.py").write_text(DEEP.replace("nn.BatchNorm2d(4)", "nn.GELU()"))
+    np.savez("data.npz", x=np.ones((16, 4, 16, 16), np.float32), y=np.zeros(16, np.int64))
+    words = ("plain.py:make", "--data", "data.npz", "--batch", "8", "--memory-limit", "100KiB", "--json")
+    planned = json.loads(run("plan", *words, "--on", "reference:cpu", "--seconds", "0").stdout)["batches"][0]
+    assert planned["fitted"]["micro_batches"] > 1 and planned["fitted"]["bytes"] <= 100 << 10
+    trained = json.loads(run("train", *words, "--on", "reference:cpu", "--epochs", "1", "--no-record").stdout)
+    assert planned["fitted"]["text"] in str(trained)
 
 
 def test_fit_names_the_largest_batch_first(run, deep):

@@ -111,11 +111,13 @@ def test_limits_are_met_or_refused_with_the_smallest_one(net):
     for share in sorted((chance.uniform(0.3, 1.1) for _ in range(3)), reverse=True):
         limit = int(whole.bytes * share)
         try:
-            plan = step.plan("opencl", caps=CAPS, graphs=["train"], memory_limit_bytes=limit)
+            plan = step.plan("opencl", caps=CAPS, graphs=["train"], memory_limit_bytes=limit, micro_batches=1)
         except OutOfMemory as error:
             assert error.smallest_bytes is not None and error.smallest_bytes > limit
             assert "The smallest limit that was found is" in str(error) and "more time" in str(error)
-            smallest = step.plan("opencl", caps=CAPS, graphs=["train"], memory_limit_bytes=error.smallest_bytes)
+            smallest = step.plan(
+                "opencl", caps=CAPS, graphs=["train"], memory_limit_bytes=error.smallest_bytes, micro_batches=1
+            )
             assert smallest.bytes <= error.smallest_bytes
             return
         assert plan.bytes <= limit

@@ -84,13 +84,13 @@ def test_batch_norm_is_divided_only_if_asked() -> None:
 def test_a_limit_that_recomputation_does_not_meet_is_met_with_micro_batches() -> None:
     step, batch = captured(evaluate=False)
     with pytest.raises(OutOfMemory) as stopped:
-        step.copy().plan("opencl", memory_limit_bytes=100 << 10)
+        step.copy().plan("opencl", memory_limit_bytes=100 << 10, micro_batches=1)
     limit = (stopped.value.smallest_bytes or 0) - 1
     slots = set(step.slots)
     with pytest.raises(OutOfMemory):
-        step.plan("opencl", memory_limit_bytes=limit)
+        step.plan("opencl", memory_limit_bytes=limit, micro_batches=1)
     assert set(step.slots) == slots, "a plan that was not made leaves nothing behind"
-    plan = step.plan("opencl", memory_limit_bytes=limit, micro_batches=None)
+    plan = step.plan("opencl", memory_limit_bytes=limit)
     parts = parts_of(plan)
     assert parts is not None and plan.bytes <= limit and plan.options["parts"]["more"] > -0.5
     with plan.start() as trainer:

@@ -61,14 +61,14 @@ def test_a_random_limit_is_met_with_the_same_bits(seed: int) -> None:
     states = []
     limit = whole.bytes - int(whole.arena_bytes * chance.uniform(0.05, 0.35))
     try:
-        plan = step.copy().plan("reference:cpu", memory_limit_bytes=limit)
+        plan = step.copy().plan("reference:cpu", memory_limit_bytes=limit, micro_batches=1)
     except OutOfMemory as error:
         assert error.smallest_bytes is not None and error.smallest_bytes > limit
-        plan = step.copy().plan("reference:cpu", memory_limit_bytes=error.smallest_bytes)
+        plan = step.copy().plan("reference:cpu", memory_limit_bytes=error.smallest_bytes, micro_batches=1)
         limit = error.smallest_bytes
     assert plan.bytes <= limit < whole.bytes and plan.options["fit"]
     verify(plan)
-    again = step.copy().plan("reference:cpu", memory_limit_bytes=limit)
+    again = step.copy().plan("reference:cpu", memory_limit_bytes=limit, micro_batches=1)
     assert again.options["fit"] == plan.options["fit"], "the search finds the same choice every time"
     for made in (whole, plan):
         with made.start() as trainer:

@@ -82,7 +82,12 @@ def test_random_graphs_and_limits(seed: int) -> None:
     device = "reference:cpu"
     whole = step.copy().plan(device)
     limit = limit_of(whole, chance.uniform(0.4, 0.9))
-    options = {"spill": True, "recompute": chance.random() < 0.5, "stream": bool(frozen) and chance.random() < 0.7}
+    options = {
+        "micro_batches": 1,
+        "spill": True,
+        "recompute": chance.random() < 0.5,
+        "stream": bool(frozen) and chance.random() < 0.7,
+    }
     try:
         plan = step.copy().plan(device, memory_limit_bytes=limit, **options)
     except OutOfMemory as error:
@@ -172,7 +177,7 @@ def test_bad_input(tmp_path: Path) -> None:
         OutOfMemory,
         match=r"The smallest limit that was found is .* values moved out of the device: .* most of which .* needs",
     ) as caught:
-        step.plan("opencl", memory_limit_bytes=50_000, spill=True)
+        step.plan("opencl", memory_limit_bytes=50_000, spill=True, micro_batches=1)
     assert caught.value.smallest_bytes and caught.value.smallest_bytes < whole.bytes
     with pytest.raises(PlanError, match="spill_to=3 must be the path of a folder"):
         step.plan("opencl", spill_to=3)  # type: ignore[arg-type]

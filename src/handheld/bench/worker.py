@@ -99,7 +99,8 @@ def measure(task: MeasureTask, say: Say) -> None:
     try:
         # A plan that does not fit is a result, unless a limit was given for plans to meet.
         recompute = task["fit_bytes"] is not None
-        plan = step.plan(device, graphs=list(graphs), memory_limit_bytes=_limit(task, device), recompute=recompute)
+        limit = _limit(task, device)
+        plan = step.plan(device, graphs=list(graphs), memory_limit_bytes=limit, recompute=recompute, micro_batches=1)
     except OutOfMemory as error:
         say(facts={"planned_bytes": error.needed_bytes, "available_bytes": error.available_bytes})
         # The step file holds one batch. run.py says how to find the largest one that fits.

@@ -11,16 +11,17 @@ from typing import Annotated, Any
 import typer
 
 from handheld.cli import output, plan_files, plan_tables
-from handheld.cli.data_options import PLAIN, DataOptions, with_example_options
+from handheld.cli.data_options import PLAIN, DataOptions, load, with_example_options
 from handheld.cli.described import captured, device_caps
 from handheld.cli.means_options import AS_IS, Means, with_means
 from handheld.cli.options import Data, Json, Precision, Size, Spec, batches, nbytes, split
 from handheld.cli.partial_options import with_partial_options
 from handheld.cli.placing import Goal, Wanted, placed
 from handheld.cli.stages import stages
+from handheld.data import Indexed
 from handheld.device import DeviceCaps, canonical
 from handheld.errors import HandheldError, OutOfMemory
-from handheld.limits.moving import plan_with_moves
+from handheld.limits.means import Allowed, plan_within
 from handheld.limits.planning import Fitting
 from handheld.partial.options import WHOLE, PartialOptions
 from handheld.passes.scale import GROWTH
@@ -83,8 +84,8 @@ Explain = Annotated[bool, typer.Option("--explain", help=("Also print each plan:
 
 @dataclass(frozen=True)
 class Row:
-    """A batch size: its needs and, if it does not fit, why. `fitted` is then the plan that computes values again,
-    or `why_never` says why there is none."""
+    """A batch size: its needs and, if it does not fit, why. `fitted` is then the plan that is made smaller, or
+    `why_never` says why there is none."""
 
     need: Need
     why: str
@@ -157,7 +158,10 @@ def plan(
         say(f"capturing {spec.name} for a batch of {wanted[0]}")
         step = captured(spec, wanted[0], data, given)
         sizes = plan_sizes(step, wanted[0], graphs, canonical(device), caps, limit, precision, means)
-        rows = _rows(sizes, wanted, say, means.spill)
+        sizes.test_samples = 0 if data is None or graphs is not None else tested(data, spec, given)
+        # A runner executes the graphs of a file one by one, so a batch stays whole in it.
+        allowed = Allowed(spill=means.spill, micro_batches=None if out is None else 1)
+        rows = _rows(sizes, wanted, say, allowed, device if device in DeviceCaps.names() else "")
         plan_files.write(rows[0].best, out, "" if rows[0].fitted else rows[0].why)
         found = _search(sizes, rows, seconds, say)
     _present(_result(spec, device, caps, sizes, rows, found), rows, out, isinstance(spec, StepFile), explain, json)
@@ -176,6 +180,12 @@ def _present(
         plan_files.present(out)
     for row in rows if explain else ():
         output.out.print(f"\n{row.best.explain(width=output.out.width)}", markup=False, soft_wrap=True)
+
+
+def tested(data: str, spec: ModelSpec, given: DataOptions) -> int:
+    """The samples of the test set; 0 if their number is not known."""
+    test = load(data, 1, 0, spec, given).test
+    return test.samples if isinstance(test, Indexed) else 0
 
 
 def wanted_batches(given: str | int | None, spec: ModelSpec) -> list[int]:
@@ -219,24 +229,27 @@ def plan_sizes(
     return Sizes(step, device, caps, names, options)
 
 
-def _rows(sizes: Sizes, wanted: Sequence[int], say: Callable[[str], None], spill: bool) -> list[Row]:
+def _rows(
+    sizes: Sizes, wanted: Sequence[int], say: Callable[[str], None], allowed: Allowed, description: str
+) -> list[Row]:
     rows = []
     for number, count in enumerate(wanted):
         say(f"planning a batch of {count}, {number + 1} of {len(wanted)}")
         row = plan_row(sizes, count)
         if row.why and row.need.bytes > sizes.available:
             say(f"fitting a batch of {count}")
-            row = fitted_row(sizes, row, spill)
+            row = fitted_row(sizes, row, allowed, description)
         rows.append(row)
     return rows
 
 
-def fitted_row(sizes: Sizes, row: Row, spill: bool = False) -> Row:
-    """The row with the plan that computes values again to fit, or moves them out of the device if that is allowed."""
+def fitted_row(sizes: Sizes, row: Row, allowed: Allowed, description: str = "") -> Row:
+    """The row with the plan that `handheld train` would take to fit."""
     names = sizes.names(row.need.batch)
+    step = Step(sizes.step.slots, sizes.step.values, sizes.step.graphs, sizes.step.meta)
+    step.code, step.added = sizes.step.code, dict(sizes.step.added)  # Micro-batches add slots.
     try:
-        fitting = Fitting(sizes.step, sizes.device, sizes.caps, names, sizes.options)
-        plan = plan_with_moves(fitting, recompute=True) if spill else fitting.plan()
+        plan = plan_within(Fitting(step, sizes.device, sizes.caps, names, sizes.options, description), allowed)
     except OutOfMemory as error:
         return replace(row, why_never=str(error).partition(". ")[2].removesuffix(". Try: a smaller batch"))
     return replace(row, fitted=plan)

@@ -70,7 +70,7 @@ def _table(rows: list[dict[str, Any]]) -> Any:
     lines += [
         ("total", *(output.size(row["bytes"]) for row in rows)),
         ("fits", *("yes" if row["fits"] else "no" for row in rows)),
-        *([("computed again to fit", *map(_again, rows))] if any(row["fitted"] for row in rows) else []),
+        *([("to fit", *map(_again, rows))] if any(row["fitted"] for row in rows) else []),
         ("launches per step", *(f"{row['launches']:,}" for row in rows)),
         *([("tuned ops", *(f"{row['tuned']:,}" for row in rows))] if any(row["tuned"] for row in rows) else []),
         ("operations per step", *(_operations(row["flops"]) for row in rows)),
@@ -87,7 +87,10 @@ def _misfit(row: dict[str, Any]) -> str:
 
 
 def _again(row: dict[str, Any]) -> str:
-    return "-" if row["fits"] else output.count(row["fitted"]["values"], "value") if row["fitted"] else "does not"
+    if row["fits"] or not row["fitted"]:
+        return "-" if row["fits"] else "does not"
+    parts, values = row["fitted"]["micro_batches"], output.count(row["fitted"]["values"], "value")
+    return output.count(parts, "part") if parts > 1 else f"{values} again"
 
 
 def _operations(count: float) -> str:

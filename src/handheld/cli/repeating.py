@@ -176,7 +176,7 @@ def planned(step: Step, names: list[str], request: Request) -> Plan:
             return plan_step(step, request.on, fit=request.fit, moves=request.moves, **options, **kept)
         except (PlanError, KeyError, TypeError, ValueError) as error:
             output.warn(f"what the repeated run did to fit cannot be repeated: {error}. It is decided again")
-    return step.plan(request.on, **options, **request.means.options())
+    return step.plan(request.on, micro_batches=1, **options, **request.means.options())
 
 
 def _record(run: Run) -> TuningRecord | None:

@@ -124,7 +124,9 @@ def _plan(step: Step, on: str, name: str, precision: str, limit: int | None, mea
     """A plan in which every tensor has its own memory. With a limit, it has the ops of the plan that meets it."""
     if limit is None and means == AS_IS:
         return step.plan(on, graphs=[name], isolate=True, precision=precision)
-    plan = step.plan(on, graphs=[name], precision=precision, memory_limit_bytes=limit, **means.options())
+    plan = step.plan(
+        on, graphs=[name], precision=precision, memory_limit_bytes=limit, micro_batches=1, **means.options()
+    )
     return plan.again(isolate=True, memory_limit_bytes=None)
 
 

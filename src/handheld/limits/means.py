@@ -6,6 +6,7 @@ it may run in micro-batches, if these give the same update.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -36,7 +37,8 @@ TRY = ". Try: a smaller batch"
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a plan may do to fit. `micro_batches` is a number of parts, or None: any number with the same update."""
+    """What a plan may do to fit. `micro_batches` is a number of parts, or None: any number with the same update, unless
+    the plan must stay as it is (without `recompute`)."""
 
     recompute: bool = True
     spill: bool = False
@@ -75,7 +77,14 @@ def plan_fitting(
     request = requested(step, device, **options)
     if request.options["spill_to"] and not (spill or request.options["stream"]):
         raise PlanError("spill_to says where, but nothing leaves the device. Try: with spill=True or stream=True")
-    plan = plan_within(request, Allowed(recompute, spill, micro_batches))
+    allowed = Allowed(recompute, spill, micro_batches)
+    fitting = Fitting(request.step, request.device, request.caps, request.names, request.options)
+    try:
+        plan = plan_within(fitting, allowed)
+    except OutOfMemory as error:
+        if micro_batches not in (None, 1):
+            raise
+        raise _with_largest(error, request, fitting, allowed) from None
     made_smaller = micro_batches in (None, 1) and fit_text(plan.options, plan.bytes)
     if made_smaller and request.options["memory_limit_bytes"] is None:
         warn_user(
@@ -84,63 +93,66 @@ def plan_fitting(
     return plan
 
 
-def plan_within(request: Request, allowed: Allowed, description: str = "") -> Plan:
-    """The fastest plan that is found within the limit of a request, or within the memory of its device.
-
-    `description` is the name of a shipped description, if the device is one. Raises OutOfMemory that names the smallest
-    limit, what prevents less, and the largest batch.
-    """
-    fitting = Fitting(request.step, request.device, request.caps, request.names, request.options, description)
+def plan_within(fitting: Fitting, allowed: Allowed) -> Plan:
+    """The fastest plan that is found within the limit, or within the memory of the device. Raises OutOfMemory that
+    names the smallest limit and what prevents less."""
     if allowed.micro_batches not in (None, 1):
-        return _divided(request, fitting, allowed, allowed.micro_batches)
-    try:
-        fitting.whole  # noqa: B018  Raises an error if one tensor is too large; nothing here makes it smaller.
-    except OutOfMemory as error:
-        raise request.with_largest(error) from None
-    whole_batches = allowed.micro_batches == 1 or request.options["isolate"] or not fitting.names_to_fit
+        return _divided(fitting, allowed, allowed.micro_batches)
+    if fitting.whole.bytes <= fitting.available:  # It raises an error if one tensor is too large for the device.
+        return fitting.whole
+    in_parts = (
+        allowed.micro_batches is None and allowed.recompute and fitting.names_to_fit and not fitting.options["isolate"]
+    )
     try:
         plan = allowed.plan(fitting)
     except OutOfMemory as error:
-        if whole_batches:
-            raise _with_largest(error, request, fitting, allowed) from None
-        return _in_parts_instead(error, request, fitting, allowed)
-    if not whole_batches and time_of(plan) > DEAR:
+        if in_parts:
+            return _in_parts_instead(error, fitting, allowed)
+        raise
+    if in_parts and time_of(plan) > DEAR:
         with suppress(PlanError):
-            plan = min(plan, _in_parts(request, fitting, allowed), key=time_of)
+            return _in_parts(fitting, allowed, time_of(plan))
     return plan
 
 
-def _in_parts_instead(error: OutOfMemory, request: Request, fitting: Fitting, allowed: Allowed) -> Plan:
+def _in_parts_instead(error: OutOfMemory, fitting: Fitting, allowed: Allowed) -> Plan:
     """The plan with micro-batches for a limit that whole batches do not meet. Raises the error with the smaller limit,
     or with the reason why there are no micro-batches."""
+    text = str(error)
     try:
-        return _in_parts(request, fitting, allowed)
+        return _in_parts(fitting, allowed)
     except OutOfMemory as other:
-        if smallest_of(other) < smallest_of(error):
-            _, found, tail = str(other).partition(SMALLEST)
-            text = str(error).partition(". ")[0]
-            other = other.again(f"{text}. {found}{tail}" if found else str(other), None)
-            other.needed_bytes = error.needed_bytes
-            error = other
+        _, found, tail = str(other).partition(SMALLEST)
+        if not found or smallest_of(other) >= smallest_of(error):
+            raise error from None
+        smallest = error.again(f"{text.partition('. ')[0]}. {found}{tail}", None)
+        smallest.smallest_bytes = other.smallest_bytes
+        raise smallest from None
     except PlanError as why:
-        error = error.again(f"{str(error).removesuffix(TRY)}. No micro-batches: {why}", None)
-    raise _with_largest(error, request, fitting, allowed) from None
+        raise error.again(f"{text.removesuffix(TRY)}. No micro-batches: {why}", None) from None
 
 
-def _in_parts(request: Request, fitting: Fitting, allowed: Allowed) -> Plan:
-    """The fastest plan with micro-batches that give the same update. Raises PlanError that says why there are none, or
-    OutOfMemory about the smallest one."""
-    splitting = Splitting(request)
+def _in_parts(fitting: Fitting, allowed: Allowed, most: float = math.inf) -> Plan:
+    """The fastest plan with micro-batches that give the same update. Raises PlanError that says why there are none that
+    add a smaller share of time than `most`, or OutOfMemory about the smallest one."""
+    splitting = _splitting(fitting)
     why = splitting.why_not()
     if why:
         raise PlanError(why)
-    whole, seconds = fitting.whole, fitting.seconds  # The step gets more slots below.
-    return splitting.fastest(whole, seconds, fitting.prices, allowed.maker(fitting))
+    plan = splitting.fastest(fitting.whole, fitting.seconds, fitting.prices, allowed.maker(fitting))
+    if time_of(plan) >= most:
+        raise PlanError("micro-batches take longer")
+    return splitting.adopted(plan)
 
 
-def _divided(request: Request, fitting: Fitting, allowed: Allowed, count: int) -> Plan:
+def _splitting(fitting: Fitting) -> Splitting:
+    names, options = list(fitting.names), dict(fitting.options)
+    return Splitting(Request(fitting.step, fitting.device, fitting.caps, names, options))
+
+
+def _divided(fitting: Fitting, allowed: Allowed, count: int) -> Plan:
     """The plan with so many micro-batches, which the user asked for."""
-    splitting, whole, seconds = Splitting(request), fitting.whole, fitting.seconds
+    splitting, whole, seconds = _splitting(fitting), fitting.whole, fitting.seconds
     try:
         plan = splitting.plan(count, allowed.maker(fitting))
     except OutOfMemory as error:
@@ -152,7 +164,7 @@ def _divided(request: Request, fitting: Fitting, allowed: Allowed, count: int) -
 def _with_largest(error: OutOfMemory, request: Request, fitting: Fitting, allowed: Allowed) -> OutOfMemory:
     """The same error, which also says which batch would fit. One that fits as it is is quickly found, and the search
     for a larger one starts from it."""
-    if not (allowed.recompute or allowed.spill):
+    if not (allowed.recompute or allowed.spill) or error.smallest_bytes is None:
         return request.with_largest(error)
     arguments = request.step, request.device, request.caps, request.names, request.options
     plain, known = Sizes(*arguments), []

@@ -69,6 +69,11 @@ class Splitting:
 
         `make` makes the plan of their graphs, as `make_plan` does; it may compute values again.
         """
+        return self.adopted(self.trial(count, make))
+
+    def trial(self, count: int, make: Make = make_plan) -> Plan:
+        """The same plan, of a step of its own: graphs for parts need more slots, and the user's step gets them only if
+        the plan is used (`adopted`)."""
         batch, own = self.batch, self.request.step
         if not 1 < count <= batch:
             raise PlanError(f"a batch of {batch} cannot be divided into {count} micro-batches. Try: 2 to {batch}")
@@ -76,15 +81,18 @@ class Splitting:
             raise PlanError(f"the step cannot run in micro-batches: {self.why_not()}")
         try:
             parts = Parts(batch, -(-batch // count), own.code.kind_of_loss())
-            # Graphs for parts need more slots. The step gets them only if the plan fits.
             trial = Step(own.slots, own.values, own.graphs, own.meta)
             trial.code, trial.added = own.code, dict(own.added)
             names, options = self._graphs(trial, parts), {**self.request.options, "parts": parts.to_json()}
-            plan = make(trial, self.request.device, self.request.caps, names, options)
-            self._graphs(own, parts)
-            return make_plan(own, self.request.device, self.request.caps, names, plan.options)
+            return make(trial, self.request.device, self.request.caps, names, options)
         except CaptureError as error:
             raise PlanError(f"the step cannot run in micro-batches: {error}") from None
+
+    def adopted(self, plan: Plan) -> Plan:
+        """A plan of `trial` for the user's step."""
+        facts = plan.options["parts"]
+        names = self._graphs(self.request.step, Parts(facts["batch"], facts["size"], facts["loss"]))
+        return make_plan(self.request.step, self.request.device, self.request.caps, names, plan.options)
 
     def _graphs(self, step: Step, parts: Parts) -> list[str]:
         """Adds the graphs of a part to a step. Returns the names of all graphs of the plan."""
@@ -115,12 +123,12 @@ class Splitting:
             yield self.batch
 
     def fastest(self, whole: Plan, seconds: float, prices: DevicePrices, make: Make) -> Plan:
-        """The plan that is predicted to take the least time. Raises OutOfMemory about the number of micro-batches with
-        the smallest limit if none fits."""
+        """The plan that is predicted to take the least time, of a step of its own. Raises OutOfMemory about the number
+        of micro-batches with the smallest limit if none fits."""
         best, smallest = None, None
         for count in self.counts():
             try:
-                plan = told(self.plan(count, make), whole, seconds, prices)
+                plan = told(self.trial(count, make), whole, seconds, prices)
             except OutOfMemory as error:
                 smallest = min((e for e in (smallest, error) if e is not None), key=smallest_of)
                 continue

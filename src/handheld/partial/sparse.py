@@ -173,7 +173,7 @@ class _Trials:
                 self.model, self.loss, self.optimizer, self.batch, inputs=self.inputs, evaluate=False, frozen="accept"
             )
         caps = DeviceCaps.shipped(self.device) if self.device in DeviceCaps.names() else None
-        plan = step.plan("opencl" if caps else self.device, caps=caps, graphs=["train"])
+        plan = step.plan("opencl" if caps else self.device, caps=caps, graphs=["train"], micro_batches=1)
         return float(plan.bytes) if self.unit == "bytes" else _step_ms(plan, self.batch)
 
 

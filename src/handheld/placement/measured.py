@@ -44,7 +44,9 @@ def fastest(
 
         def opened(device: str) -> Callable[[int], float]:
             say(f"building the step for {device}")
-            return stack.enter_context(stepping(step.plan(device, graphs=list(graphs), **options), inputs))
+            return stack.enter_context(
+                stepping(step.plan(device, graphs=list(graphs), micro_batches=1, **options), inputs)
+            )
 
         run = opened(best)
         for device in devices[1:]:

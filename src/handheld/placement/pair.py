@@ -132,9 +132,9 @@ def _opened(
 ) -> PairTrainer:
     split = split_step(step, *samples)
     say(f"building the step for {devices[0]} ({split.first} samples) and {devices[1]} ({split.second})")
-    own = step.plan(devices[0], graphs=[*graphs, split.gradients[0], split.update], **options)
+    own = step.plan(devices[0], graphs=[*graphs, split.gradients[0], split.update], micro_batches=1, **options)
     # The second device computes gradients and nothing else, so it needs no state of the optimizer.
-    other = _gradient_step(step, split).plan(devices[1], **options)
+    other = _gradient_step(step, split).plan(devices[1], micro_batches=1, **options)
     return PairTrainer(own, other, split)
 
 

@@ -113,11 +113,12 @@ def parts_text(options: Mapping[str, Any]) -> str:
 
 def fit_summary(options: Mapping[str, Any], nbytes: int) -> dict[str, Any]:
     """The same as plain data: bytes, the values that are computed again, the additional time as a share of the step."""
-    fits = list(fits_of(options).values())
+    fits, parts = list(fits_of(options).values()), options.get("parts")
     return {
         "bytes": nbytes,
+        "micro_batches": -(-parts["batch"] // parts["size"]) if parts else 1,
         "values": sum(len(fit.repeats) for fit in fits),
-        "more": max((fit.more for fit in fits), default=0.0),
+        "more": parts["more"] if parts else max((fit.more for fit in fits), default=0.0),
         "outputs": all(fit.outputs for fit in fits),
         "text": fit_text(options, nbytes),
     }

@@ -6,6 +6,7 @@ batch sizes are tried.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 import warnings
@@ -101,6 +102,9 @@ def _on_line(tried: Mapping[int, Probe], available: int) -> int | None:
 class Sizes:
     """Plans of a step for other batch sizes, with the same device, graphs and options."""
 
+    #: The samples of the test set, if it is known: its last, smaller batch has an evaluation graph of its own.
+    test_samples = 0
+
     def __init__(
         self, step: Step, device: str, caps: DeviceCaps, names: Sequence[str], options: Mapping[str, Any]
     ) -> None:
@@ -156,6 +160,10 @@ class Sizes:
                     raise CaptureError(f"the step has no graph {kind!r} for a batch of {batch}, and no code to make it")
                 name = self.step.code.add(self.step, kind, batch)
             found += [n for n in (name, f"{name}.accumulate") if n in self.step.graphs or n in self.step.added]
+        rest = self.test_samples % batch
+        if rest and "evaluate" in self.kinds and self.step.code is not None:
+            with contextlib.suppress(CaptureError):  # The training loop fills up that batch instead.
+                found.append(self.step.code.add(self.step, "evaluate", rest))
         return found
 
     def plan(self, batch: int, caps: DeviceCaps | None = None, *, unlimited: bool = False) -> Plan:

@@ -125,7 +125,7 @@ class Replay:
             return None
         self.restore(k)
         try:
-            plan = unfused.plan("reference:cpu", graphs=[record.graph])
+            plan = unfused.plan("reference:cpu", graphs=[record.graph], micro_batches=1)
             session = open_session(plan)
         except HandheldError:  # Without fusion, the step may need more memory than there is.
             return None
