@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import signal
 import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
 from handheld.errors import HandheldError
 from handheld.federated.app import settings_of, write_app
+from handheld.federated.clock import AHEAD_S, BEHIND_S, check_clock
+from handheld.federated.connect import connect
 from handheld.federated.keys import Keys, make_keys
 from handheld.federated.processes import Federation, free_port, link_command, node_command
 from handheld.federated.record import COMPLETE, read_record
@@ -38,7 +46,7 @@ def turned_away(command: list[str], federation: Federation, folder: Path) -> str
     return log.read_text()
 
 
-def test_a_training_with_keys_and_who_is_refused(tmp_path: Path) -> None:
+def test_a_training_with_keys_and_who_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app, results = tmp_path / "digits", tmp_path / "results"
     write_app(app)
     keys = make_keys(tmp_path / "keys", ["127.0.0.1", "localhost"], 2)
@@ -63,6 +71,21 @@ def test_a_training_with_keys_and_who_is_refused(tmp_path: Path) -> None:
         for command in (wrong, keyless, plain):
             text = turned_away(command, federation, tmp_path)
             assert any(word in text for word in REFUSED), text
+        # One command registers what is new, and keeps the other connections of Flower.
+        monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
+        (tmp_path / "home").mkdir()
+        other = '[superlink]\ndefault = "mine"\n\n[superlink.mine]\naddress = "10.0.0.1:8000"\ninsecure = true\n'
+        (tmp_path / "home" / "config.toml").write_text(other)
+        make_keys(keys.folder, [], 3)
+        assert connect(link, keys) == (1, 2) and connect(link, keys) == (0, 3)
+        kept = (tmp_path / "home" / "config.toml").read_text()
+        assert kept.startswith(other) and kept.count("[superlink.handheld]") == 1 and link in kept
+        check_clock(link, keys)
+        for ahead, word in ((60, r"6\d s ahead of"), (-3600, r"3,\d+ s behind")):
+            monkeypatch.setattr("handheld.federated.clock.time.time", (time.time() + ahead).__float__)
+            with pytest.raises(HandheldError, match=rf"{word} that of the SuperLink on {link}.*check the clock"):
+                check_clock(link, keys)
+        monkeypatch.undo()
         listed = federation.flwr("supernode", "list", "--format", "json")
         assert listed.count('"online"') == 2, listed
     assert not any(node.alive for node in (*federation.nodes, federation.link))
@@ -94,6 +117,37 @@ def test_a_port_in_use_is_an_error() -> None:
         held.listen()
         with pytest.raises(HandheldError, match=r"cannot be used: Address already in use. Try: another --port"):
             free_port(held.getsockname()[1])
+
+
+def test_the_limits_of_clocks_are_those_of_flower() -> None:
+    assert BEHIND_S == TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE and AHEAD_S == SYSTEM_TIME_TOLERANCE
+
+
+def test_addresses_of_ipv6() -> None:
+    assert free_port(None, "::1") > 0
+    assert "--insecure" in link_command("::1", 8000, None)
+    assert "[::1]:8000" in node_command("[::1]:8000", 9000, {}, None, None)
+    with pytest.raises(HandheldError, match=r"needs TLS and keys"):
+        link_command("::", 8000, None)
+
+
+def test_the_superlink_of_simulations_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
+) -> None:
+    """Only that of this user's Flower home; no other program is touched."""
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    assert "no SuperLink of simulations runs" in run("federate", "stop").stdout
+    words = ["flower-superlink", "--simulation", "--log-file"]
+    logs = [tmp_path / "local-superlink" / "superlink.log", tmp_path / "other" / "local-superlink" / "superlink.log"]
+    sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
+    mine, other = (subprocess.Popen([*sleeping, *words, str(log)]) for log in logs)
+    try:
+        assert json.loads(run("federate", "stop", "--json").stdout) == {"stopped": [mine.pid]}
+        assert mine.wait(10) == -signal.SIGTERM and other.poll() is None
+    finally:
+        for process in (mine, other):
+            process.kill()
+            process.wait()
 
 
 def test_apps(tmp_path: Path) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import re
 import threading
 
 import pytest
+from rich.console import Console
 
+from handheld.cli import fleet_tables
 from handheld.errors import Unavailable
 from handheld.fleet import gauges
 from handheld.fleet.file import Device, Limits
@@ -76,6 +80,28 @@ def test_an_own_limit_needs_its_sensor(monkeypatch, tmp_path):
     limits = Limits(thermal_limit=45, own=frozenset({"thermal_limit"}))
     member = worked(monkeypatch, tmp_path, Gauges(None, 90.0), limits)
     assert member.state == "failed" and "its thermal_limit cannot be checked: no zone" in member.reason
+
+
+def test_a_live_table_shows_state_heat_and_battery(monkeypatch, tmp_path):
+    """On a terminal. The table is drawn again and again, and is gone at the end."""
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, width=70, color_system=None)
+    monkeypatch.setattr(fleet_tables.output, "err", terminal)
+    members = []
+    for name, reading in (("pixel", gauges.Reading(38.4, 81.0, True)), ("laptop", gauges.Reading())):
+        job = Job(Device(name, "opencl"), (), tmp_path / "a", tmp_path / "b", lambda document, code: "")
+        members.append(Member(job, Watcher(job.device), state="working", doing="mlp at 8", done=3, total=12))
+        members[-1].watcher.now = reading
+    with fleet_tables.shown(False) as tell:
+        tell(members)
+        members[1].state, members[1].reason = "failed", "device lost"
+        tell(members)
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "\n", screen.getvalue())
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["pixel", "working", "3/12", "mlp", "at", "8", "38", "81%+", "0.0", "s"] in lines, shown
+    assert ["laptop", "working", "3/12", "mlp", "at", "8", "-", "-", "0.0", "s"] in lines
+    assert ["laptop", "failed", "device", "lost", "-", "-", "0.0", "s"] in lines
+    assert ["device", "state", "doing", "°C", "battery", "time"] in lines
 
 
 def test_ranks_are_shared_by_figures_that_look_equal():

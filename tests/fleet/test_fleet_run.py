@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from handheld.bench import open_results
+from handheld.cli.fleet_run import _to_measure
 from handheld.errors import Unavailable
 from handheld.fleet import figures, gauges
 from handheld.fleet.figures import parts
@@ -152,6 +153,27 @@ def test_the_list_says_who_answers(run, work, monkeypatch):
     rows = json.loads(result.stdout)["devices"]
     assert result.exit_code == 1
     assert [row["reachable"] for row in rows] == [True, False] and "none-such" in rows[1]["problem"]
+
+
+def test_a_profile_is_kept_when_whole_and_repeated_when_cut_off(start, run, work, monkeypatch):
+    """What a device has finished is not measured again, whatever became of its process; other files are removed."""
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("HANDHELD_DRIVER_CHECK", "off")
+    words = ("profile", "tiny.step", "--steps=5", "--no-ceilings", "--on=fleet:pocl", "--out=profiles")
+    process = start(*words)
+    _, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    path = Path("profiles/pocl/profile.run")
+    measured, summary = path.read_bytes(), json.loads(Path("profiles/fleet.json").read_text())
+    summary["devices"]["pocl"]["state"] = "working"  # Its process was killed after the last step.
+    Path("profiles/fleet.json").write_text(json.dumps(summary))
+    path.with_suffix(".html").unlink()
+    result = run(*words, "--json")
+    assert result.exit_code == 0, result.output
+    assert path.read_bytes() == measured and path.with_suffix(".html").exists()
+    assert json.loads(result.stdout)["devices"]["pocl"]["rows"][0]["status"] == "trained"
+    path.write_bytes(measured[: len(measured) // 2])
+    assert _to_measure(path) and not path.exists()
 
 
 class Rising:

@@ -17,6 +17,8 @@ from handheld.cli.options import Json
 from handheld.cli.stopping import terminated
 from handheld.errors import HandheldError, ResultsError
 from handheld.federated.app import settings_of, write_app
+from handheld.federated.clock import check_clock
+from handheld.federated.connect import NAME, connect, stop_simulation
 from handheld.federated.keys import Keys, make_keys
 from handheld.federated.page import write_page
 from handheld.federated.processes import Federation, check_device, environment, free_port, link_command, node_command
@@ -169,14 +171,54 @@ def link(
 ) -> None:
     """Start Flower's SuperLink, with TLS and node authentication.
 
-    Beyond this machine it needs --keys. Register each device once: flwr supernode register node-1.key.pub
+    Beyond this machine it needs --keys. Register its devices once, while it runs: handheld federate connect
 
     \b
     Examples:
     handheld federate link --keys keys --host 0.0.0.0
+    handheld federate link --host ::1
     """
+    host = host.strip("[]")
     command = link_command(host, free_port(port, host), Keys(keys) if keys else None, database)
     os.execve(command[0], command, environment())
+
+
+@federate.command("connect")
+def connect_command(
+    link: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The SuperLink.")],
+    keys: Annotated[Path, typer.Option("--keys", metavar="FOLDER", help="Keys of handheld federate keys.")],
+    json: Json = False,
+) -> None:
+    """Register all devices of a folder of keys, and tell Flower's commands where the SuperLink is.
+
+    The connection is named handheld in Flower's settings, beside others that are there.
+
+    \b
+    Examples:
+    handheld federate connect server.local:8000 --keys keys
+    flwr run digits handheld --stream
+    """
+    new, known = connect(link, Keys(keys))
+    if json:
+        output.print_json({"link": link, "registered": new, "known": known})
+        return
+    output.out.print(f"{new + known} devices are registered on {link}, {new} of them now", soft_wrap=True)
+    output.out.print(f"next: flwr run APP {NAME} --stream", soft_wrap=True)
+
+
+@federate.command("stop")
+def stop(json: Json = False) -> None:
+    """Stop the SuperLink that `flwr run` keeps in the background for simulations.
+
+    \b
+    Examples:
+    handheld federate stop
+    """
+    stopped = stop_simulation()
+    if json:
+        output.print_json({"stopped": stopped})
+        return
+    output.out.print("the SuperLink of simulations was stopped" if stopped else "no SuperLink of simulations runs")
 
 
 @federate.command("node")
@@ -202,6 +244,8 @@ def node(
     check_device(on)
     config: dict[str, str | int] = {"device": on, "partition-id": int(number), "num-partitions": int(total)}
     command = node_command(link, free_port(port), config, Keys(keys) if keys else None, key)
+    if keys:
+        check_clock(link, Keys(keys))
     os.execve(command[0], command, environment())
 
 

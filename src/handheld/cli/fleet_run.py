@@ -6,17 +6,21 @@ device. Its results go to one folder (fleet/folder.py).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from handheld.analyse.run import open_run
 from handheld.cli import fleet_tables, output
+from handheld.cli.report import write_beside
 from handheld.cli.stopping import terminated
-from handheld.errors import FleetError, HandheldError
+from handheld.errors import FleetError, HandheldError, RunFileError
 from handheld.fleet import figures
 from handheld.fleet.file import Device, find_file, is_fleet, read
 from handheld.fleet.folder import OWN, PAGE, FleetFolder, Summary
@@ -143,18 +147,29 @@ def _job(
 ) -> Job:
     own = folder / device.name
     words = [*what.split(), *options, "--json", f"--on={device.target}"]
+    place = own if out is None else out(own)
     if out is not None:
-        place = out(own)
-        if place != own:  # A run file: what an earlier attempt left is not continued.
-            own.mkdir(exist_ok=True)
-            for old in own.glob(f"{place.name}*"):
-                old.unlink()
         words.append(f"--out={place}")
     if what in ("bench", "study liu2019") and "--retry" not in options and figures.lost_rows(own):
         words.append("--retry")
     private = folder / OWN
     document, log = private / f"{device.name}.json", private / f"{device.name}.log"
-    return Job(device, (*words, "--", *arguments), document, log, figures.judge(what, own))
+    job = Job(device, (*words, "--", *arguments), document, log, figures.judge(what, own))
+    return job if place == own else replace(job, begin=functools.partial(_to_measure, place))
+
+
+def _to_measure(path: Path) -> bool:
+    """Whether a run file is still to be measured. A whole one is kept; what a cut-off attempt left is removed."""
+    path.parent.mkdir(exist_ok=True)
+    if path.exists():
+        with contextlib.suppress(RunFileError), open_run(path) as run:
+            if run.complete:
+                if not path.with_suffix(".html").exists():
+                    write_beside(run)
+                return False
+    for old in path.parent.glob(f"{path.name}*"):
+        old.unlink()
+    return True
 
 
 def _draw(folder: Path, summary: Summary) -> Path | None:

@@ -28,6 +28,8 @@ In the order in which a round uses them:
 | `page` | the record as a page |
 | `keys` | certificates and keys for TLS and node authentication |
 | `processes` | SuperLink and SuperNodes as processes of this machine |
+| `connect` | registers devices, and stops what Flower left in the background |
+| `clock` | compares a device's clock with the SuperLink's |
 | `virtual` | devices that are not there: they answer what a round would cost |
 | `app` | writes a small app to begin with (`template/`) |
 

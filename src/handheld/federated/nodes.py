@@ -16,8 +16,8 @@ from handheld.federated.model import difference
 from handheld.federated.record import Record
 from handheld.federated.select import Select
 
-#: Seconds before a device that cannot take part is asked again; seconds that an answer may take.
-AGAIN_S, ANSWER_S = 10.0, 300.0
+#: Seconds before a device that cannot take part is asked again; seconds that answers may take, and more per device.
+AGAIN_S, ANSWER_S, EACH_S = 10.0, 300.0, 0.3
 #: A strategy that asks for the devices more often than this in a round is waiting for more of them.
 ENOUGH = 3
 #: Clocks that differ by more seconds are reported. Results use the server's clock only.
@@ -82,7 +82,7 @@ class Nodes:
         begun = time.time()
         for node in nodes:
             self._asked[node] = time.monotonic()
-        for reply in grid.send_and_receive(questions, timeout=ANSWER_S):
+        for reply in grid.send_and_receive(questions, timeout=ANSWER_S + EACH_S * len(nodes)):
             node = reply.metadata.src_node_id
             facts = {} if reply.has_error() else config_in(reply.content, FACTS)
             why = str(reply.error.reason) if reply.has_error() else self._refusal(facts)

@@ -117,7 +117,7 @@ def write_connection(home: Path, address: str, keys: Keys | None) -> None:
 
 def free_port(wanted: int | None = None, host: str = "127.0.0.1") -> int:
     """A port that nobody uses. A wanted one that is in use is an error."""
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, wanted or 0))

@@ -43,6 +43,8 @@ class Job:
     log: Path  # its standard error
     #: Says whether the command came to a good end: "" or why not. Gets the document, if there is one.
     judge: Callable[[dict[str, Any], int], str]
+    #: Called before each attempt: makes room for it, and says whether there is anything left to do.
+    begin: Callable[[], bool] = lambda: True
 
 
 @dataclass
@@ -125,6 +127,9 @@ class Member:
             self._cool()
             if self._why:
                 self._end(STOPPED, self._why)
+                return
+            if not self.job.begin():
+                self._end(DONE, "")
                 return
             ending = self._attempt()
             if not self._rest:
