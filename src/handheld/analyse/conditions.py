@@ -17,6 +17,7 @@ COMPARED: Mapping[str, tuple[str, ...]] = {
     "caps": ("name", "driver", "features"),
     "settings": ("what", "size", "batch", "data", "seed", "watch"),
     "plan_options": ("precision", "memory_limit_bytes", "isolate", "naive"),
+    "arithmetic": (),
     "versions": (),
     "kernels": (),
     "plan_hash": (),

@@ -39,7 +39,7 @@ def processor(device: str) -> str:
 
 
 def arithmetic(device: str) -> str:
-    """What products and convolutions are computed in."""
+    """What PyTorch computes products and convolutions in. Runs of plans say it themselves (plan/arithmetic.py)."""
     return "tf32" if is_eager(device) and device.endswith(TF32) else "float32"
 
 

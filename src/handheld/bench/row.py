@@ -24,7 +24,7 @@ def measured(run: Run, batch: int, device: str) -> Measured:
     times_of_steps, others = run.variance().times, run.others()
     spread = times_of_steps if times_of_steps and times_of_steps.n >= FEW else None
     return {
-        "arithmetic": arithmetic(device),
+        "arithmetic": str(run.meta.get("arithmetic") or arithmetic(device)),
         "steps": sum(step.graph == run.graph for step in run.steps()),
         "step_ms": step_ms,
         "timed_by": times[0][1] if times else None,

@@ -16,6 +16,7 @@ from handheld.cost.energy import EnergyModel
 from handheld.kernels.base import Choice
 from handheld.kernels.versions import current
 from handheld.measure.ceilings import Ceilings, stored
+from handheld.plan.arithmetic import arithmetic
 from handheld.plan.fit import fit_text
 from handheld.plan.lowering import family
 from handheld.plan.plan import Plan
@@ -48,6 +49,7 @@ def facts(plan: Plan, code: Path, where: Machine | None = None) -> dict[str, Any
         "plan_bytes": plan.bytes,
         "fit": fit_text(plan.options, plan.bytes),
         "half": half_text(plan),
+        "arithmetic": arithmetic(plan),
         "arena_bytes": plan.arena_bytes,
         "segments": list(plan.segments),
         "plan_hash": plan_hash(plan),

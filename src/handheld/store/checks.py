@@ -227,6 +227,7 @@ _ENTRIES: dict[str, Check] = {
         samples=each(_SAMPLE),
     ),
     "half": text,
+    "arithmetic": text,
     "less_memory": fields(limit_bytes=positive, bytes=positive, more=number),
     "no_energy_model": text,
     "stale_energy_model": text,
