@@ -11,7 +11,8 @@
     │   └── OutOfMemory         needed and available bytes, the smallest limit, the largest batch that fits
     ├── DeviceError             a device that is missing or failed
     │   ├── BuildError          the driver rejected a kernel: log, kernel, build options
-    │   └── TargetLost          the connection to another machine or a phone ended: which, when, what next
+    │   └── DeviceLost          a device that failed while it was in use: which, what is saved, what next
+    │       └── TargetLost      the connection to another machine or a phone ended: which, when, what next
     ├── BatchError              a batch whose shape, type or values do not fit the plan
     ├── NonFiniteLoss           the loss became NaN or infinite: the step and, if requested, the first op
     ├── NonFiniteGradient       half precision: gradients overflow even at the smallest loss scale
@@ -92,7 +93,15 @@ class BuildError(DeviceError):
     """The driver rejected a kernel."""
 
 
-class TargetLost(DeviceError):
+class DeviceLost(DeviceError):
+    """A device that failed while it was in use."""
+
+    def add(self, sentence: str) -> DeviceLost:
+        """The same error, which also says what was kept and how to go on."""
+        return DeviceLost(f"{self}. {sentence}")
+
+
+class TargetLost(DeviceLost):
     """The connection to the runner on a target ended while it was in use.
 
     `crashed` is True if the target is still connected and the runner itself has ended.
@@ -103,7 +112,6 @@ class TargetLost(DeviceError):
         self.crashed = crashed
 
     def add(self, sentence: str) -> TargetLost:
-        """The same error, which also says what was kept and how to go on."""
         return TargetLost(f"{self}. {sentence}", self.crashed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from handheld.backends.table import BACKENDS
@@ -29,7 +30,10 @@ def device_caps(name: str) -> DeviceCaps:
     raise DeviceError(f"there is no device {name!r}. {hint}")
 
 
-def captured(spec: ModelSpec, batch: int, data: str | None, given: DataOptions) -> Step:
+def captured(
+    spec: ModelSpec, batch: int, data: str | None, given: DataOptions, say: Callable[[str], None] = lambda text: None
+) -> Step:
+    say(f"capturing {spec.name} for a batch of {batch}")
     step, _ = capture_example(spec, [batch], 0, data, given)
     frozen = check_frozen(step, spec, accept=True)  # The costs do not depend on the frozen values.
     if frozen:

@@ -149,19 +149,16 @@ def plan(
     """
     if what.endswith(plan_files.SUFFIX):
         return plan_files.show(what, device, None if device is None else device_caps(device), json)
-    limit, on, most = nbytes(memory), device or "opencl", max(batches(batch), default=None)
-    place = Wanted(what, size, on, most, goal, precision, data, given, partial, limit, measure=False)
+    limit, most = nbytes(memory), max(batches(batch), default=None)
+    place = Wanted(what, size, device or "opencl", most, goal, precision, data, given, partial, limit, measure=False)
     device, chosen = placed(place, json)
     caps, spec = device_caps(device), open_model(what, size, partial.at(device))
     plan_files.check_out(out, wanted := wanted_batches(batch or chosen, spec))
     with stages(json) as say:
-        say(f"capturing {spec.name} for a batch of {wanted[0]}")
-        step = captured(spec, wanted[0], data, given)
+        step = captured(spec, wanted[0], data, given, say)
         sizes = plan_sizes(step, wanted[0], graphs, canonical(device), caps, limit, precision, means)
-        sizes.test_samples = 0 if data is None or graphs is not None else tested(data, spec, given)
-        # A runner executes the graphs of a file one by one, so a batch stays whole in it.
-        allowed = Allowed(spill=means.spill, micro_batches=None if out is None else 1)
-        rows = _rows(sizes, wanted, say, allowed, device if device in DeviceCaps.names() else "")
+        sizes.test_samples = tested(data, spec, given) if data and graphs is None else 0
+        rows = _rows(sizes, wanted, say, allowed_for(means, out), device)
         plan_files.write(rows[0].best, out, "" if rows[0].fitted else rows[0].why)
         found = _search(sizes, rows, seconds, say)
     _present(_result(spec, device, caps, sizes, rows, found), rows, out, isinstance(spec, StepFile), explain, json)
@@ -180,6 +177,11 @@ def _present(
         plan_files.present(out)
     for row in rows if explain else ():
         output.out.print(f"\n{row.best.explain(width=output.out.width)}", markup=False, soft_wrap=True)
+
+
+def allowed_for(means: Means, out: Path | None) -> Allowed:
+    """What a plan may do to fit. A runner executes the graphs of a file one by one, so a batch stays whole in it."""
+    return Allowed(spill=means.spill, micro_batches=None if out is None else 1)
 
 
 def tested(data: str, spec: ModelSpec, given: DataOptions) -> int:
@@ -229,10 +231,8 @@ def plan_sizes(
     return Sizes(step, device, caps, names, options)
 
 
-def _rows(
-    sizes: Sizes, wanted: Sequence[int], say: Callable[[str], None], allowed: Allowed, description: str
-) -> list[Row]:
-    rows = []
+def _rows(sizes: Sizes, wanted: Sequence[int], say: Callable[[str], None], allowed: Allowed, device: str) -> list[Row]:
+    rows, description = [], device if device in DeviceCaps.names() else ""
     for number, count in enumerate(wanted):
         say(f"planning a batch of {count}, {number + 1} of {len(wanted)}")
         row = plan_row(sizes, count)

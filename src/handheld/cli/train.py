@@ -26,7 +26,7 @@ from handheld.cli.train_record import Written, check_record, writing
 from handheld.cli.trained import Trained, how_to_go_on, introduce, print_result
 from handheld.cli.training_options import PLAIN as PLAIN_TRAINING
 from handheld.cli.training_options import TrainingOptions, with_training_options
-from handheld.errors import CheckpointError, HandheldError, StepFileError, TargetLost
+from handheld.errors import CheckpointError, DeviceLost, HandheldError, StepFileError
 from handheld.partial.options import WHOLE, PartialOptions
 from handheld.placement.pair import devices_of, first_of, is_pair, start_pair
 from handheld.run import loop
@@ -282,7 +282,7 @@ def _rescue(trainer: Trainer, checkpoint: Path | None, record: str = "") -> Iter
     except Interrupted as stop:
         text = f"{stop.history.stopped}. {how_to_go_on(checkpoint, record)}"
         raise Interrupted(text, stop.history, stop.signal) from None
-    except TargetLost as error:
+    except DeviceLost as error:
         raise error.add(how_to_go_on(checkpoint, record)) from error
     except CheckpointError as error:
         if not isinstance(error.__cause__, CheckpointError):

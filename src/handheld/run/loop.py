@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from handheld.data.batches import Batch, Data, rows_in
-from handheld.errors import BatchError, CheckpointError, NonFiniteGradient, NonFiniteLoss, TargetLost
+from handheld.errors import BatchError, CheckpointError, DeviceLost, NonFiniteGradient, NonFiniteLoss
 from handheld.package import checkpoint_origin
 from handheld.run.checkpoint import Checkpoint, data_facts, read_checkpoint, write_checkpoint
 from handheld.run.evaluate import evaluate
@@ -168,10 +168,11 @@ class _Loop:
             if self.losses.replay is not None or not self.best.restore(self.history):
                 raise
             raise type(error)(f"{error}. The trainer holds the state of epoch {self.history.kept_epoch}") from error
-        except TargetLost as error:
+        except DeviceLost as error:
             if not self.losses.saved:
                 raise
-            raise error.add(f"The last checkpoint is from {self.losses.saved}") from error
+            how = "It is intact; resume=True (--resume) goes on from it"
+            raise error.add(f"The last checkpoint is from {self.losses.saved}. {how}") from error
         except KeyboardInterrupt:  # This is the second Ctrl-C.
             self.history.stopped = self._where(f"{self.interrupt.word} twice: stopped at once")
             kept = f". The last checkpoint is from {self.losses.saved}" if self.losses.saved else ""

@@ -14,7 +14,7 @@ import numpy as np
 
 from handheld.backends.base import Counters, Pending, Session, open_session
 from handheld.collector import paused
-from handheld.errors import HandheldError, TargetLost
+from handheld.errors import DeviceLost, HandheldError
 from handheld.graph.dtypes import DTYPES
 from handheld.passes.scale import GOOD, SCALE, SKIPPED, SMALLEST
 from handheld.plan.fit import fits_of
@@ -367,8 +367,8 @@ class Trainer:
     ) -> None:
         try:
             self.close()
-        except TargetLost:
-            if not isinstance(error, TargetLost):  # The first error says more than that its state cannot be read.
+        except DeviceLost:
+            if not isinstance(error, DeviceLost):  # The first error says more than that its state cannot be read.
                 raise
 
 

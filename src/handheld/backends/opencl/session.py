@@ -25,6 +25,7 @@ from handheld.backends.opencl.ahead import compile_ahead
 from handheld.backends.opencl.bind import bind
 from handheld.backends.opencl.devices import find, opencl
 from handheld.backends.opencl.host import Copies
+from handheld.backends.opencl.lost import USES, reports_loss
 from handheld.backends.opencl.memory import Memory, NodePlaces
 from handheld.backends.opencl.programs import Kept, Programs
 from handheld.backends.opencl.record import submitter_for
@@ -55,11 +56,12 @@ def stable_name(device: str) -> str:
     return f"opencl:{find(device).name}"
 
 
+@reports_loss("read")
 class _Download:
     """Host memory that a device-to-host copy fills."""
 
-    def __init__(self, host: np.ndarray, event: cl.Event | None, counters: Counters) -> None:
-        self.host, self.event, self.counters = host, event, counters
+    def __init__(self, host: np.ndarray, event: cl.Event | None, counters: Counters, device: str) -> None:
+        self.host, self.event, self.counters, self.device = host, event, counters, device
 
     def read(self) -> np.ndarray:
         if self.event is not None:
@@ -69,6 +71,7 @@ class _Download:
         return self.host
 
 
+@reports_loss(*USES)
 class OpenCLSession(Session):
     """Buffers, programs and bound kernels of one plan.
 
@@ -266,7 +269,7 @@ class OpenCLSession(Session):
             self._flight.hold(event, host)
         self.counters.downloads += 1
         self.counters.download_bytes += record.nbytes
-        return _Download(host, event, self.counters)
+        return _Download(host, event, self.counters, self.plan.device)
 
     def read_tensor(self, graph: str, tensor: int) -> np.ndarray:
         record = self.plan.graphs[graph].graph.tensors[tensor]
