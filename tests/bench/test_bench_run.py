@@ -21,7 +21,10 @@ import handheld
 from handheld import bench
 from handheld.bench import Matrix, Settings
 from handheld.bench.shapes import Info
+from handheld.cli.repeating import as_measured
+from handheld.cli.trying import made, request_of
 from handheld.errors import DeviceError, ResultsError
+from handheld.profile.facts import plan_hash
 from helpers.paths import clean_path
 
 QUICK = Settings(steps=6, cool_s=0)
@@ -70,7 +73,7 @@ def start(folder: Path, names: list[str]) -> subprocess.Popen[str]:
     )
 
 
-def test_killed_at_random_moments_nothing_is_lost_or_run_twice(steps, tmp_path):
+def test_killed_at_random_moments_nothing_is_lost_or_run_twice(steps, tmp_path, tmp_path_factory):
     draw = random.Random(7)
     for messages in (draw.randint(1, 5), draw.randint(6, 8)):  # a run has about 12 messages
         process = start(tmp_path, steps)
@@ -98,6 +101,9 @@ def test_killed_at_random_moments_nothing_is_lost_or_run_twice(steps, tmp_path):
         assert set(row) <= set(get_type_hints(bench.Row)), "every field of a row is named in bench/shapes.py"
         with handheld.open_run(results.run_path(row)) as run:
             assert run.complete and len(run.steps()) == row["steps"] == 6
+            plan, inputs = made(as_measured(run, request_of(run), tmp_path_factory.mktemp("tuning")))
+            assert plan_hash(plan) == run.meta["plan_hash"], "profile --like and advise --try repeat it"
+            assert inputs["train"][0].shape == (4, 6)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bench.json", "lock", "results.jsonl", "runs"]
     assert len(list((tmp_path / "runs").iterdir())) == 2
     assert list(bench.run(None, tmp_path)) == [], "nothing is left to do"

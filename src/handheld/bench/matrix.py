@@ -15,6 +15,7 @@ from handheld.errors import HandheldError
 from handheld.resolve import check_model
 
 DEVICES = ("opencl", "pytorch:cpu")
+OWN = "own"  # the size of a model of the user
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Matrix:
             chosen = [self.places.get(name, device) if device == "auto" else device for device in self.devices]
             devices = dict.fromkeys(map(canonical, chosen))
             own = check_model(name, self.size)
-            size = self.size if name in suite.WORKLOADS else "own"
+            size = self.size if name in suite.WORKLOADS else OWN
             cases |= {Case(name, size, device, batch): None for batch in self.batches or (own,) for device in devices}
         return list(cases)
 

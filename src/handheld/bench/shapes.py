@@ -113,6 +113,7 @@ class MeasureTask(TypedDict):
     """Asks a worker to run the captured step `step` and to write the run file `run`."""
 
     workload: str
+    size: str
     device: str
     batch: int
     data: str

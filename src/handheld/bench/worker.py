@@ -29,6 +29,7 @@ import psutil
 from handheld import package
 from handheld.backends.base import describe, stable_name
 from handheld.bench.eager import Eager, processor
+from handheld.bench.matrix import OWN
 from handheld.bench.row import measured
 from handheld.bench.shapes import CaseShape, DescribeTask, EagerTask, MeasureTask, PrepareTask
 from handheld.bench.task import FREE
@@ -96,10 +97,10 @@ def measure(task: MeasureTask, say: Say) -> None:
     say(stage="planning")
     step = package.load(path)
     graphs = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["graphs"]
+    limit = _limit(task, device)
     try:
         # A plan that does not fit is a result, unless a limit was given for plans to meet.
         recompute = task["fit_bytes"] is not None
-        limit = _limit(task, device)
         plan = step.plan(device, graphs=list(graphs), memory_limit_bytes=limit, recompute=recompute, micro_batches=1)
     except OutOfMemory as error:
         say(facts={"planned_bytes": error.needed_bytes, "available_bytes": error.available_bytes})
@@ -118,10 +119,22 @@ def measure(task: MeasureTask, say: Say) -> None:
         seconds=task["seconds"],
         graph=names,
         progress=steps,
-        settings={"what": task["workload"], "batch": task["batch"], "seed": task["seed"], "data": task["data"]},
+        settings=_settings(task, limit if recompute else None),
     ) as run:
         row = measured(run, task["batch"], device)
     say(facts={**row, "first_step_s": steps.first_s, "resident_bytes": _most_resident()})
+
+
+def _settings(task: MeasureTask, limit: int | None) -> dict[str, object]:
+    """What the run file says about the task, with what `handheld profile --like` needs to repeat it."""
+    same = {"batch": task["batch"], "seed": task["seed"], "size": _size(task["size"]), "folder": str(Path.cwd())}
+    model = task["workload"]
+    repeat = {"on": task["device"], "precision": "float32", "steps": task["steps"], "data": None, "memory_limit": limit}
+    return {"what": model, "model": model, "data": task["data"], **same, "repeat": {"model": model, **repeat, **same}}
+
+
+def _size(name: str) -> str | None:
+    return None if name == OWN else name
 
 
 def _limit(task: MeasureTask, device: str) -> int | None:
@@ -177,7 +190,7 @@ class Steps:
 
 
 def _spec(task: CaseShape) -> ModelSpec:
-    spec = open_model(task["workload"], task["size"] if task["size"] != "own" else None)
+    spec = open_model(task["workload"], _size(task["size"]))
     spec.takes_data = False
     return spec
 

@@ -72,7 +72,7 @@ class Request:
             raise TypeError(f"memory_limit is {values['memory_limit']!r:.40}")
         values["model"] = _found(values["model"], folder)
         values["data"] = values["data"] and _found(values["data"], folder)
-        values["given"] = _options(values["given"])
+        values["given"] = _options(values["given"]) if values.get("given") else PLAIN  # That of `bench` has none.
         values["partial"] = PartialOptions.of(values)
         values["means"] = Means.of(values.get("means") or {})
         return Request(**values)

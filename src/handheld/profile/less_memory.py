@@ -32,7 +32,7 @@ def less_memory(plan: Plan) -> dict[str, Any] | None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # They are about a plan that nobody asked for.
                 smaller = plan.step.plan(
-                    plan.device, caps=caps, graphs=list(plan.graphs), memory_limit_bytes=limit, **same
+                    plan.device, caps=caps, graphs=list(plan.graphs), memory_limit_bytes=limit, micro_batches=1, **same
                 )
         except OutOfMemory:
             continue
