@@ -15,15 +15,16 @@ from handheld.backends.base import describe
 from handheld.backends.reference.ops import run_node
 from handheld.device import DeviceCaps
 from handheld.drivers import check as checking
+from handheld.drivers.halves import Asked, problems
 from handheld.drivers.numpy_ops import run_graph
-from handheld.drivers.runner import Results
+from handheld.drivers.runner import FLOATS, Results
 from handheld.drivers.sketch import Sketch
 from handheld.drivers.sketches import sketches
 from handheld.drivers.store import Truth, known, path_of
-from handheld.drivers.worker import difference
+from handheld.drivers.worker import HALF_LIMIT, difference
 from handheld.errors import DeviceError, PlanError, TargetLost
 from handheld.plan.lowering import FAMILIES, family
-from handheld.plan.ways import WAYS, others, parsed, way_of
+from handheld.plan.ways import WAYS, others, parsed, precision_of, refused, way_of
 
 ALL = {sketch.name: sketch for sketch in sketches(large=False)}
 
@@ -81,9 +82,10 @@ class Wrong:
 
     wrong: ClassVar[dict[str, set[str]]] = {}
     crash = False
+    precision = "float32"
 
-    def __init__(self, device: str, large: bool, patient: bool = False) -> None:
-        self.ran: list[tuple[str, str]] = []
+    def __init__(self, device: str, large: bool, patient: bool = False, asked: Asked = FLOATS) -> None:
+        self.asked = asked
 
     def __enter__(self) -> Wrong:
         return self
@@ -91,7 +93,7 @@ class Wrong:
     def __exit__(self, *_: object) -> None: ...
 
     def run(self, way: str, problems: list[Sketch]) -> Results:
-        bad = self.wrong.get(way, set())
+        bad = self.wrong.get(way, set()) if self.asked.precision == self.precision else set()
         key = [""] if self.crash else []
         return {s.name: dict.fromkeys(key or bad & set(s.ops), "off by 9.0e-01") for s in problems}
 
@@ -100,6 +102,53 @@ def checked(monkeypatch: pytest.MonkeyPatch, wrong: dict[str, set[str]], caps: D
     monkeypatch.setattr(checking, "Runner", Wrong)
     monkeypatch.setattr(Wrong, "wrong", wrong)
     return checking.check("opencl", caps)
+
+
+def test_what_is_wrong_only_in_halves_is_avoided_only_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    caps = replace(cpu(), fp16=True)
+    monkeypatch.setenv(checking.VARIABLE, "on")
+    monkeypatch.setattr(checking, "describe", lambda device: caps)
+    monkeypatch.setattr(checking, "Runner", Wrong)
+    monkeypatch.setattr(Wrong, "precision", "half")
+    monkeypatch.setattr(Wrong, "wrong", {"": {"conv", "max_pool"}, "wide": set(), **{w: {"max_pool"} for w in WAYS}})
+    assert checking.described("opencl").avoid == "" and known(caps, "half") is None
+    monkeypatch.setattr(Wrong, "wrong", {"": {"conv", "max_pool"}, **{way: {"max_pool"} for way in WAYS}})
+    found = checking.described("opencl", "half-compute")
+    contractions = {f"{op}:half": "wide" for op in FAMILIES if family(op) == "contract"}
+    assert parsed(found.avoid) == {**contractions, "max_pool:half": "none"}
+    assert known(caps, "half-compute") is not None
+    assert way_of("conv", found)[1] == "" and not refused("max_pool", found)
+    for precision in ("half", "half-compute"):
+        assert way_of("conv", found, precision)[0].vector_width == 16
+    with pytest.raises(PlanError, match=r"computes max_pool in halves wrongly .*Try: --precision float32"):
+        way_of("max_pool", found, "half")
+    truth = known(caps, "half")
+    assert truth is not None and "problems in precision half: " in truth.words()[0]
+    assert any("max_pool with halves: wrong in every way, refused" in line for line in truth.words())
+
+
+@pytest.mark.parametrize("precision", ["half", "half-compute"])
+def test_problems_in_halves_have_what_plans_have(precision: str) -> None:
+    made = problems(False, precision)
+    kinds = {node.op for s in made for node in s.graph.nodes if precision_of(node, s.graph) == precision}
+    products = {"matmul", "conv", "conv_input", "conv_weight"}
+    pools = {"max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad", "attention", "attention_grad"}
+    assert kinds == (products if precision == "half-compute" else {*products, *pools, "map", "reduce"})
+    assert [s.name for s in made] == [s.name for s in problems(True, precision)]
+    for sketch in made:
+        want = run_graph(sketch.graph, sketch.inputs)
+        exact = run_graph(ALL[sketch.name].graph, ALL[sketch.name].inputs)
+        for node in ALL[sketch.name].graph.nodes:
+            for tensor in node.outputs:
+                assert not difference(want[tensor], exact[tensor], limit=HALF_LIMIT), (sketch.name, node.op)
+
+
+def test_the_check_in_halves_passes_on_a_right_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "simulated", lambda caps: True)  # Small problems: the test is not about the driver.
+    few = [s for s in problems(False, "half") if s.name in ("product-k128", "max-pool")]
+    monkeypatch.setattr(checking, "problems_of", lambda large, precision: few)
+    truth = checking.check("opencl", describe("opencl"), precision="half")
+    assert not truth.avoid and truth.problems == len(few), truth
 
 
 def cpu() -> DeviceCaps:

@@ -207,7 +207,7 @@ def _predict(
     say: Callable[[str], None],
 ) -> tuple[CostModel, list[StepCost], list[dict[str, Any]]]:
     """The model of the device, the cost at each batch, and the batches that do not fit."""
-    caps = device_caps(on)
+    caps = device_caps(on, precision)
     if not caps.takes_launches:
         raise HandheldError(f"costs are predicted for plans of launches, and {on} has none. Try: --on opencl")
     spec = open_model(what, size)

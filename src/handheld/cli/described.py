@@ -17,14 +17,14 @@ from handheld.resolve import ModelSpec
 from handheld.step import Step
 
 
-def device_caps(name: str) -> DeviceCaps:
-    """The description for a text of --device."""
+def device_caps(name: str, precision: str = "float32") -> DeviceCaps:
+    """The description for a text of --device, for plans in this precision."""
     if name.endswith(".json"):
         return DeviceCaps.read(Path(name))
     if name in DeviceCaps.names():
         return DeviceCaps.shipped(name)
     if backend_of(canonical(name)) in BACKENDS:
-        return described(canonical(name))
+        return described(canonical(name), precision)
     names = [*DeviceCaps.names(), "opencl", "reference:cpu"]
     hint = suggestion(name, names, f"{', '.join(names)}, or the JSON file of a description")
     raise DeviceError(f"there is no device {name!r}. {hint}")

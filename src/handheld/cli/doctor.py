@@ -304,7 +304,11 @@ def _device(device: DeviceFacts) -> Table:
             ("result", verdict),
             ("what", f"{caps.name} ({caps.kind}, {output.count(caps.compute_units, 'compute unit')})"),
             ("driver", caps.driver),
-            *([] if device.problem and device.check is None else [("check", driver_checks.words(device.check, on))]),
+            *(
+                []
+                if device.problem and device.check is None
+                else [("check", driver_checks.words(device.check, device.caps, on))]
+            ),
             (
                 "memory",
                 f"{output.size(caps.global_mem_bytes)} available, "

@@ -13,9 +13,10 @@ from handheld.cli.stages import stages
 from handheld.conformance.report import bad, counts
 from handheld.conformance.run import conformance
 from handheld.device import DeviceCaps
-from handheld.drivers.check import check, turned_off
+from handheld.drivers.check import avoiding, check, checked_for, turned_off
 from handheld.drivers.store import Truth, known
 from handheld.errors import DeviceError
+from handheld.plan.precision import HALF_COMPUTE
 from handheld.progress import listener, reporting
 
 Recheck = Annotated[bool, typer.Option("--recheck", help="Check the driver again, although it was checked before.")]
@@ -39,6 +40,8 @@ def examine(name: str, caps: DeviceCaps, again: bool) -> tuple[Truth | None, str
         with stages(quiet=False, text=f"{name}: checking the driver, only once"):
             try:
                 truth = check(name, caps, patient=again)
+                if again:
+                    _check_halves(name, caps, truth)
             except DeviceError as error:
                 return None, f"the driver could not be checked: {error}"
     else:
@@ -49,11 +52,20 @@ def examine(name: str, caps: DeviceCaps, again: bool) -> tuple[Truth | None, str
     return truth, problem
 
 
-def words(truth: Truth | None, on: str = "") -> str:
+def _check_halves(name: str, caps: DeviceCaps, truth: Truth) -> None:
+    """Check the kernels in halves too. Otherwise the first plan in halves does it."""
+    caps = avoiding(caps, truth)
+    for precision in checked_for(caps, HALF_COMPUTE)[1:]:
+        caps = avoiding(caps, check(name, caps, patient=True, precision=precision), precision)
+
+
+def words(truth: Truth | None, caps: DeviceCaps | None = None, on: str = "") -> str:
     """The row about the check. `on` names the device in a command to try."""
     if truth is None:
         return f"not done: HANDHELD_DRIVER_CHECK is off. Try: handheld doctor --recheck{on}"
-    return "\n".join((*truth.words(), f"checked {truth.date} in {truth.seconds:.0f} s"))
+    halves = [] if caps is None else [known(caps, name) for name in checked_for(caps, HALF_COMPUTE)[1:]]
+    rows = [truth, *(other for other in halves if other is not None)]
+    return "\n".join(line for row in rows for line in (*row.words(), f"checked {row.date} in {row.seconds:.0f} s"))
 
 
 def run_cases(on: str | None, out: Path | None, sample: int | None, json: bool) -> None:

@@ -74,7 +74,7 @@ def fit(
         what, size, device or "opencl", batch, goal, precision, data, given, memory_limit=limit, measure=False
     )
     on, batch = placed(asked, json)
-    caps = device_caps(on)
+    caps = device_caps(on, precision)
     spec = open_model(what, size)
     count = batch or spec.default_batch
     with stages(json) as say:

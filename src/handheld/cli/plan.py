@@ -152,7 +152,7 @@ def plan(
     limit, most = nbytes(memory), max(batches(batch), default=None)
     place = Wanted(what, size, device or "opencl", most, goal, precision, data, given, partial, limit, measure=False)
     device, chosen = placed(place, json)
-    caps, spec = device_caps(device), open_model(what, size, partial.at(device))
+    caps, spec = device_caps(device, precision), open_model(what, size, partial.at(device))
     plan_files.check_out(out, wanted := wanted_batches(batch or chosen, spec))
     with stages(json) as say:
         step = captured(spec, wanted[0], data, given, say)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from handheld.drivers import numpy_recurrent
+from handheld.graph.dtypes import F16
 from handheld.graph.evaluate import evaluate
 from handheld.graph.graph import Graph, Node, View
 from handheld.graph.ops import OPS
@@ -26,7 +27,8 @@ def run_graph(graph: Graph, inputs: Mapping[int, Array]) -> dict[int, Array]:
     values = {i: _wide(np.asarray(x)) for i, x in inputs.items()}
     for node in graph.nodes:
         for tensor, value in zip(node.outputs, run_node(node, graph, values), strict=True):
-            values[tensor] = _wide(np.asarray(value)).reshape(graph.tensors[tensor].shape)
+            record = graph.tensors[tensor]
+            values[tensor] = _stored(np.asarray(value), record.dtype).reshape(record.shape)
     return values
 
 
@@ -35,13 +37,21 @@ def run_node(node: Node, graph: Graph, values: Mapping[int, Array]) -> list[Arra
     if node.op in ("map", "reduce"):
         return evaluate(node, graph, values)
     own = node.inputs if OPS[node.op].inputs is None else node.inputs[: OPS[node.op].inputs]
+    halves = node.attrs.get("arithmetic") == "half"  # Operands are rounded to halves.
     with np.errstate(all="ignore"):
-        results = _OPS[node.op](node.attrs, *(_view(view, values) for view in own))
+        given = (_view(view, values) for view in own)
+        results = _OPS[node.op](node.attrs, *(_stored(x, F16) if halves else x for x in given))
     return evaluate(node, graph, values, results[0]) if OPS[node.op].epilogue else results
 
 
 def _wide(x: Array) -> Array:
     return x.astype(np.float64) if x.dtype.kind == "f" else x
+
+
+def _stored(x: Array, dtype: str) -> Array:
+    """A value as it is when it is read again."""
+    with np.errstate(over="ignore"):
+        return _wide(x.astype(np.float16) if dtype == F16 else x)
 
 
 def _view(view: View, values: Mapping[int, Array]) -> Array:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from handheld.child import SILENCE_S, Child, python_module
+from handheld.drivers.halves import Asked
 from handheld.drivers.sketch import Sketch
 from handheld.errors import TargetLost
 from handheld.plan.lowering import family
@@ -16,6 +17,8 @@ STAGE = "checking the driver, only once:"
 SLOW_S = 20.0
 BUDGET_S = 150.0
 
+FLOATS = Asked()
+
 #: Problem -> op -> what is wrong. The op "" stands for all ops of the problem, which could not be run.
 Results = dict[str, dict[str, str]]
 
@@ -23,8 +26,8 @@ Results = dict[str, dict[str, str]]
 class Runner:
     """Runs problems on a device. Those of a family are one plan, or one plan each if that fails."""
 
-    def __init__(self, device: str, large: bool, patient: bool = False) -> None:
-        self._device, self._large, self._patient = device, large, patient
+    def __init__(self, device: str, large: bool, patient: bool = False, asked: Asked = FLOATS) -> None:
+        self._device, self._large, self._patient, self._asked = device, large, patient, asked
         self._slow = self._hung = False
         self._child: Child | None = None
 
@@ -88,7 +91,8 @@ class Runner:
         names = [sketch.name for sketch in problems]
         self._hung = False
         try:
-            self._child.send({"device": self._device, "way": way, "names": names, "large": self._large})
+            request = {"device": self._device, "way": way, "names": names, "large": self._large}
+            self._child.send({**request, "precision": self._asked.precision, "avoid": self._asked.avoid})
             while (message := self._child.receive(SILENCE_S)) is not None:
                 if message.get("gone"):
                     raise TargetLost(str(message["done"]).removeprefix("TargetLost: "))

@@ -20,15 +20,16 @@ ACC = ((Instr("acc", F32),), (Store(0),))
 
 @dataclass(frozen=True)
 class Sketch:
-    """A graph with the values of its inputs by tensor."""
+    """A graph with the values of its inputs by tensor. Its first nodes may be copies, which are not what is checked."""
 
     name: str
     graph: Graph
     inputs: dict[int, Array]
+    copies: int = 0
 
     @property
     def ops(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(node.op for node in self.graph.nodes))
+        return tuple(dict.fromkeys(node.op for node in self.graph.nodes[self.copies :]))
 
 
 class Pencil:

@@ -46,6 +46,8 @@ class Truth:
     failures: tuple[Failure, ...]
     #: Problems that were not run, because the driver's compiler is slow.
     left_out: tuple[str, ...] = ()
+    #: Of a check in halves, `avoid` has only what differs from the check in float32.
+    precision: str = "float32"
 
     @property
     def refused(self) -> list[str]:
@@ -55,6 +57,8 @@ class Truth:
     def words(self) -> list[str]:
         """The result in a few lines."""
         first = f"{self.problems} problems of all kernel families"
+        if self.precision != "float32":
+            first = f"{self.problems} problems in precision {self.precision}"
         if not self.large:
             first += " (small ones, because the device only simulates)"
         if self.left_out:
@@ -96,16 +100,17 @@ def kernels_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def path_of(caps: DeviceCaps) -> Path:
+def path_of(caps: DeviceCaps, precision: str = "float32") -> Path:
     key = hashlib.sha256(f"{caps.name}\n{caps.vendor}\n{caps.driver}".encode()).hexdigest()[:12]
-    return cache.folder() / "drivers" / f"{cache.slug(caps.name)}-{key}.json"
+    kind = "" if precision == "float32" else f"-{precision}"
+    return cache.folder() / "drivers" / f"{cache.slug(caps.name)}-{key}{kind}.json"
 
 
-def known(caps: DeviceCaps) -> Truth | None:
+def known(caps: DeviceCaps, precision: str = "float32") -> Truth | None:
     """What an earlier check found; None if this driver was never checked with these kernels."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, HandheldError):
-        truth = Truth.from_json(json.loads(path_of(caps).read_text(encoding="utf-8")))
-        if truth.kernels == kernels_hash() and truth.driver == caps.driver:
+        truth = Truth.from_json(json.loads(path_of(caps, precision).read_text(encoding="utf-8")))
+        if (truth.kernels, truth.driver, truth.precision) == (kernels_hash(), caps.driver, precision):
             return truth
     return None
 
@@ -113,4 +118,4 @@ def known(caps: DeviceCaps) -> Truth | None:
 def keep(truth: Truth, caps: DeviceCaps) -> None:
     """Store it. Without a writable cache, the next process checks again."""
     with contextlib.suppress(HandheldError):
-        cache.write_json(path_of(caps), truth.to_json())
+        cache.write_json(path_of(caps, truth.precision), truth.to_json())

@@ -126,7 +126,7 @@ class Tuner:
 
 def tune(step: Step, device: str, seconds: float, precision: str = "float32") -> Path:
     """Tune the graphs of a step that train on a device. Known results are kept."""
-    caps = described(device)  # An unknown device is reported as such.
+    caps = described(device, precision)  # An unknown device is reported as such.
     if not caps.takes_launches:
         raise PlanError(f"{device} has no variants to choose from. Try: opencl")
     if not 0 < seconds < float("inf"):

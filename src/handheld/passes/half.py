@@ -43,8 +43,8 @@ _PRODUCTS = frozenset({"matmul", "conv", "conv_input", "conv_weight"})
 _ALIKE = {"attention": (3, 1), "attention_grad": (5, 3)}
 
 
-def store_halves(graph: Graph, align_bytes: int = 1) -> Graph:
-    """Returns the graph with the type f16 for tensors that may be rounded.
+def store_halves(graph: Graph, align_bytes: int = 1, least: int = LEAST) -> Graph:
+    """Returns the graph with the type f16 for tensors that may be rounded and have at least `least` elements.
 
     `align_bytes` is the alignment of tensors on the device. A pack of gradients becomes halves only if each of
     its members is still aligned.
@@ -61,7 +61,7 @@ def store_halves(graph: Graph, align_bytes: int = 1) -> Graph:
     }
     may: set[int] = set()
     for node in graph.nodes:
-        may.update(_storable(graph, node, read, pack_of))
+        may.update(_storable(graph, node, read, pack_of, least))
     may = _agreed(graph, may - kept)
     packs = {
         pack
@@ -115,7 +115,7 @@ def _agreed(graph: Graph, may: set[int]) -> set[int]:
     return may
 
 
-def _storable(graph: Graph, node: Node, read: set[int], pack_of: dict[int, int]) -> Iterator[int]:
+def _storable(graph: Graph, node: Node, read: set[int], pack_of: dict[int, int], least: int) -> Iterator[int]:
     """Yields the results of a node that may be rounded. `read` holds the tensors that nodes before the updates read."""
     loss = node.origin.phase == "forward" and node.origin.path == "loss"
     if node.origin.phase == "update" or loss or node.op not in (*_OPS, *_ALIKE):
@@ -125,5 +125,5 @@ def _storable(graph: Graph, node: Node, read: set[int], pack_of: dict[int, int])
         tensor = graph.tensors[out]
         # A result with one value per row is a statistic, unless it is the gradient of a parameter.
         whole = node.op != "reduce" or node.stores[i].full or out not in read
-        if tensor.dtype == F32 and whole and (tensor.size >= LEAST or out in pack_of):
+        if tensor.dtype == F32 and whole and (tensor.size >= least or out in pack_of):
             yield out

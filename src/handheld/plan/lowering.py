@@ -17,7 +17,7 @@ from handheld.graph.graph import Graph, Node
 from handheld.kernels import attention, contract, ctc, index, loops, naive, order, pool, recurrent, rows
 from handheld.kernels.base import Choice, Lower, Lowered
 from handheld.plan.signature import signature
-from handheld.plan.ways import refused, way_of
+from handheld.plan.ways import precision_of, refused, way_of
 
 FAMILIES: Mapping[str, Lower] = MappingProxyType(
     {
@@ -60,7 +60,7 @@ def lower(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = No
     if naive and node.op in NAIVE:
         family, choice = NAIVE[node.op], None
     try:
-        caps, avoided = way_of(node.op, caps)
+        caps, avoided = way_of(node.op, caps, precision_of(node, graph))
         lowered = family(node, graph, caps, *(() if choice is None else (choice,)))
         return replace(lowered, why=", ".join(filter(None, (lowered.why, avoided)))) if avoided else lowered
     except PlanError as error:
@@ -95,8 +95,9 @@ def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]
 
     The result is empty if the family has no variants.
     """
-    offer = None if refused(node.op, caps) else getattr(_family(node.op), "candidates", None)
-    return tuple(offer(node, graph, way_of(node.op, caps)[0])) if offer else ()
+    precision = precision_of(node, graph)
+    offer = None if refused(node.op, caps, precision) else getattr(_family(node.op), "candidates", None)
+    return tuple(offer(node, graph, way_of(node.op, caps, precision)[0])) if offer else ()
 
 
 def tuned_choice(node: Node, graph: Graph, caps: DeviceCaps, choices: Mapping[str, Choice]) -> Choice | None:

@@ -114,7 +114,7 @@ def requested(
     if not isinstance(spill_to, str | Path | None):
         raise PlanError(f"spill_to={spill_to!r:.60} must be the path of a folder")
     device = canonical(device)
-    caps = described(device) if caps is None else caps
+    caps = described(device, precision) if caps is None else caps
     names = list(step.graphs) if graphs is None else list(graphs)
     missing = [n for n in names if n not in step.graphs and n not in step.added]
     if missing or not names:
