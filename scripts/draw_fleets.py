@@ -51,6 +51,8 @@ def points(quantity: Quantity) -> dict[bool, list[tuple[int, float]]]:
     rows = json.loads((ROOT / "results" / "federated.json").read_text(encoding="utf-8"))["rows"]
     found: dict[bool, list[tuple[int, float]]] = {}
     for figures in (row["figures"] for row in rows if "virtual devices" in row["what"]):
+        if quantity.figure == "round_s" and figures.get("rounds") == 1:  # It includes the answers of all devices.
+            continue
         found.setdefault(figures["direct"], []).append((figures["clients"], figures[quantity.figure] / quantity.size))
     if quantity.figure == "bytes":  # The same in both.
         found.pop(False, None)

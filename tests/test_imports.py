@@ -35,7 +35,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("profile", "resolve"),
     ("placement",),
     ("bench",),
-    ("studies", "fleet", "federated"),
+    ("studies", "fleet"),
+    ("federated",),
     ("cli",),
     ("handheld", "__main__"),
 )

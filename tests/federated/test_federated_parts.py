@@ -16,6 +16,7 @@ from handheld.federated.app import write_app
 from handheld.federated.compress import Form, decode, encode
 from handheld.federated.local import Site, Work
 from handheld.federated.model import arrays_of, difference, exchanged, mark, problem_of
+from handheld.federated.page import federated_page
 from handheld.federated.protocols import as_data
 from handheld.federated.rails import divide, parts, rail_of
 from handheld.federated.record import (
@@ -186,6 +187,18 @@ def a_record() -> Record:
         )
         record.rounds.append(Round(number, 10.0 * number, {"accuracy": accuracy}, visits, down_bytes=200))
     return record
+
+
+def test_the_page_has_a_line_per_kind_of_device() -> None:
+    """Accuracy against what each kind had spent: 4 s, 2 J and 150 bytes per round of the phone, less on the board."""
+    page = json.dumps(federated_page(a_record()))
+    assert "By kind of device" in page and "accuracy over training time" in page
+    phone = [[4.0, 0.5], [8.0, 0.9], [12.0, 0.8]]
+    assert all(f"{x}" in page and f"{y}" in page for x, y in phone) and '"phone"' in page and '"board"' in page
+    alone = a_record()
+    for one in alone.rounds:
+        one.visits = one.visits[:1]
+    assert "By kind of device" not in json.dumps(federated_page(alone))
 
 
 def test_costs_of_a_record(tmp_path: Path) -> None:

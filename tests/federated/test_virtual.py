@@ -12,7 +12,7 @@ from handheld.errors import HandheldError
 from handheld.federated.model import arrays_of, mark
 from handheld.federated.select import Select
 from handheld.federated.virtual import Kind, measured_kinds, predicted_kind, virtual_client
-from helpers.federated import BATCH, LoopGrid, make_step
+from helpers.federated import BATCH, LoopGrid, make_data, make_step
 from helpers.rounds import outcomes, started, state_in, visits
 
 
@@ -45,6 +45,32 @@ def test_virtual_devices_get_fewer_steps_rest_and_send_less(tmp_path: Path) -> N
     assert 0 < second.visits[0].up_bytes < sum(array.nbytes for array in arrays_of(make_step()).values())
 
 
+def test_training_empties_the_battery_of_a_virtual_device(tmp_path: Path) -> None:
+    """100 J; a round of five steps costs 5 J of them, of whatever the device had at first."""
+    kinds = [Kind("phone", 2.0, joules_step=1.0, battery_joules=100.0)]
+    fleet = [virtual_client(mark(make_step()), kinds, batch=BATCH, samples=20) for _ in range(2)]
+    record = started(LoopGrid(*fleet), tmp_path, rounds=40)
+    mine = [visit for one in record.rounds for visit in one.visits if visit.node == "11"]
+    trained = [visit for visit in mine if visit.trained]
+    drained = [(visit.battery_percent or 0.0) + sum(one.joules or 0.0 for one in trained[: n + 1]) for n, visit in
+               enumerate(trained)]  # fmt: skip
+    assert max(drained) - min(drained) < 1e-6, "the charge falls by what was spent"
+    assert len(trained) < len(mine) and mine[-1].outcome == "its battery is empty"
+    assert (trained[-1].battery_percent or 0.0) < 1.0
+
+
+def test_the_clock_of_virtual_devices_is_simulated(tmp_path: Path) -> None:
+    kinds = [Kind("board", 1000.0, 3.0)]
+    fleet = [virtual_client(mark(make_step()), kinds, batch=BATCH, samples=20) for _ in range(3)]
+    record = started(LoopGrid(*fleet), tmp_path, rounds=2, test=lambda: make_data(0, 2)[1], timeout=1e9)
+    first, second = (one for one in record.rounds if one.number)
+    assert second.seconds - first.seconds == max(visit.seconds or 0.0 for visit in second.visits) > 1000
+    assert (second.server_seconds or 1e9) < 1000 and record.rounds[0].seconds < 1000
+    assert any("devices are virtual" in note for note in record.notes)
+    written = json.loads((tmp_path / "1" / "federated.json").read_text())
+    assert written["protocols"]["quality_under_budget"]["seconds"][-1]["amount"] == second.seconds
+
+
 def test_kinds_of_devices(tmp_path: Path) -> None:
     kind = predicted_kind(make_step(), BATCH, "adreno-740")
     assert kind.name == "adreno-740" and kind.step_seconds > 0 and kind.peak_bytes and kind.joules_step is None
@@ -61,3 +87,26 @@ def test_kinds_of_devices(tmp_path: Path) -> None:
     assert measured_kinds(tmp_path, "mlp", 8) == (Kind("opencl", 2e-3, 4.0, 77),)
     with pytest.raises(HandheldError, match="no finished run of lenet5 at batch 8"):
         measured_kinds(tmp_path, "lenet5", 8)
+    watts = predicted_kind(make_step(), BATCH, "adreno-740", watts=4.0)
+    assert watts.joules_step == pytest.approx(4.0 * watts.step_seconds)
+
+
+def test_kinds_of_a_fleet(tmp_path: Path) -> None:
+    """The devices of a fleet's folder keep their names; another size is another workload."""
+    case = {"workload": "mlp", "device": "opencl", "batch": 8, "status": "trained", "peak_bytes": 77}
+    for name, step_ms in (("pixel", 2.0), ("pi", 5.0)):
+        rows = [{**case, "key": "a", "size": "small", "step_ms": step_ms}]
+        rows += [{**case, "key": "b", "size": "paper", "step_ms": 90.0}] if name == "pi" else []
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "bench.json").write_text(
+            json.dumps({"format": 1, "settings": {}, "cases": [], "devices": {}})
+        )
+        (tmp_path / name / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    devices = {name: {"state": "done", "target": "opencl"} for name in ("pixel", "pi")}
+    (tmp_path / "fleet.json").write_text(json.dumps({"format": 1, "what": "bench", "devices": devices}))
+    with pytest.raises(HandheldError, match=r"mlp in the sizes paper, small. Try: size='paper'"):
+        measured_kinds(tmp_path, "mlp", 8)
+    kinds = measured_kinds(tmp_path, "mlp", 8, "small", battery_joules=50.0)
+    assert kinds == (Kind("pixel", 2e-3, None, 77, 1.0, 50.0), Kind("pi", 5e-3, None, 77, 1.0, 50.0))
+    with pytest.raises(HandheldError, match="no finished run of mlp of size tiny at batch 8"):
+        measured_kinds(tmp_path, "mlp", 8, "tiny")

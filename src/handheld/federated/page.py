@@ -42,6 +42,7 @@ def federated_page(record: Record) -> Payload:
                 Tile("updates dropped or lost", float(dropped)),
             ),
             section("What it reached, and what it cost", *_reached(record, metric)),
+            *([section("By kind of device", *drawn)] if (drawn := list(_by_class(record, metric))) else []),
             section("Cost to reach a target", *_targets(record, metric)),
             section("Quality under a budget", *_budgets(record, metric)),
             section("Devices", _devices(record)),
@@ -92,6 +93,31 @@ def _reached(record: Record, metric: str) -> Iterator[Block]:
     yield beside(*drawn) if drawn else text("There is no round with a measured result yet.")
     if all(cost.joules in (None, 0.0) for cost in costs):
         yield text("Energy was not measured: a device of this training has no power sensor that can be read.")
+
+
+def _by_class(record: Record, metric: str) -> Iterator[Block]:
+    """The metric against what each kind of device had spent, one line per kind."""
+    rounds = [one for one in record.rounds if metric in one.metrics]
+    spending = {one.number: by_device(record, one.number) for one in rounds}
+    kinds = list(by_device(record))
+    axes = {"seconds": Axis("training time", "s"), "joules": Axis("energy", "J"), "bytes": Axis("bytes sent", "MiB")}
+    drawn = []
+    for budget, axis in axes.items():
+        lines = []
+        for kind in kinds:
+            pairs = [
+                (float(value) / (MIB if budget == "bytes" else 1), one.metrics[metric])
+                for one in rounds
+                if (value := spending[one.number].get(kind, {}).get(budget)) is not None
+            ]
+            if len(pairs) > 1:
+                lines.append(Series(kind, [y for _, y in pairs], [x for x, _ in pairs]))
+        if lines:
+            drawn.append(charts.lines(f"{metric} over {axis.label}", lines, axis, Axis(metric)))
+    if len(kinds) < 2 or not drawn:
+        return
+    yield text("Against what each kind of device had spent until then, summed over its devices.")
+    yield beside(*drawn)
 
 
 def _targets(record: Record, metric: str) -> Iterator[Block]:

@@ -17,6 +17,7 @@ from handheld.files import replace_file
 
 FORMAT = 1
 NAME = "federated.json"
+PROTOCOLS = "protocols"
 #: What a budget or a cost can be counted in, with its unit.
 BUDGETS = {"rounds": "", "seconds": "s", "joules": "J", "bytes": "bytes"}
 RUNNING, COMPLETE = "running", "complete"
@@ -46,7 +47,8 @@ class Visit:
 
 @dataclass
 class Round:
-    """One round. `seconds` is the time since the training began, without pauses between two starts."""
+    """One round. `seconds` is the time since the training began, without pauses between two starts; that of virtual
+    devices is simulated. `server_seconds` is the server's own time then."""
 
     number: int
     seconds: float
@@ -55,6 +57,7 @@ class Round:
     #: Devices that were not asked, with the reason.
     passed_over: dict[str, str] = field(default_factory=dict)
     down_bytes: int = 0
+    server_seconds: float | None = None
 
     @property
     def bytes(self) -> int:
@@ -89,8 +92,10 @@ class Record:
     def text(self) -> str:
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
 
-    def write(self, folder: Path) -> None:
-        data = self.text().encode()
+    def write(self, folder: Path, protocols: Mapping[str, Any] | None = None) -> None:
+        """Write the file, with what the protocols make of the rounds (protocols.py)."""
+        known = {} if protocols is None else {PROTOCOLS: protocols}
+        data = json.dumps({**json.loads(self.text()), **known}, indent=1).encode()
 
         def fill(file: BinaryIO) -> None:
             file.write(data)
@@ -122,6 +127,7 @@ def record_of(text: str, path: Path) -> Record:
         raise ResultsError(f"{path} is damaged: {error}") from None
     if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
         raise ResultsError(f"{path} is not a record of federated training of format {FORMAT}")
+    data.pop(PROTOCOLS, None)  # They follow from the rounds.
     try:
         rounds = [Round(**{**one, "visits": [Visit(**visit) for visit in one["visits"]]}) for one in data.pop("rounds")]
         return Record(**data, rounds=rounds)

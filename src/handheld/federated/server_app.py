@@ -33,6 +33,7 @@ from handheld.federated.local import Site
 from handheld.federated.memory import PREFIX, remembered, remind
 from handheld.federated.model import State, StepSource, arrays_of, is_number, mark, problem_of, step_of, version
 from handheld.federated.page import write_page
+from handheld.federated.protocols import as_data
 from handheld.federated.record import COMPLETE, Record, Round, newest, read_record, record_of
 from handheld.federated.select import Select
 from handheld.federated.settings import checked
@@ -224,7 +225,7 @@ class Folder:
         self.write()
 
     def write(self) -> None:
-        self.record.write(self.path)
+        self.record.write(self.path, as_data(self.record))
         write_page(self.record, self.path / "index.html")
 
     def __enter__(self) -> Folder:

@@ -60,14 +60,16 @@ class Guarded(Strategy):
         #: Rounds that an earlier start finished.
         self.done = max((one.number for one in record.rounds), default=0)
         self._before = max((one.seconds for one in record.rounds), default=0.0)
+        self._server_before = max((one.server_seconds or 0.0 for one in record.rounds), default=0.0)
         self._begun = time.monotonic()
+        self._simulated: float | None = None
         self.nodes = Nodes(record, select, wait_seconds)
         self._now = Round(0, 0.0)
         self._clip: float | None = None  # Differential privacy: the largest norm of an update; devices clip it.
 
     def seconds(self) -> float:
-        """Seconds of training, without the time between two starts."""
-        return self._before + time.monotonic() - self._begun
+        """Seconds of training, without the time between two starts; those of virtual devices are simulated."""
+        return self._before + time.monotonic() - self._begun if self._simulated is None else self._simulated
 
     def most_samples(self, node: int) -> int:
         """The most samples that a device may train on in a round."""
@@ -134,6 +136,10 @@ class Guarded(Strategy):
         if divide(heard):
             self.record.note("devices share a power rail; its joules are divided among those that trained at a time")
         self._now.visits += [visit for visit, _ in heard]
+        if heard and all(VIRTUAL in facts for _, facts in heard):
+            begun = self._before if self._simulated is None else self._simulated
+            self._simulated = begun + max(visit.seconds or 0.0 for visit, _ in heard)
+            self.record.note("the devices are virtual; a round takes as long as its slowest device")
         for node in [node for node in self.nodes.sent if node not in seen]:
             why = f"no reply: {reasons.pop()}" if reasons else "no reply"
             log(WARNING, "node %s: %s", node, why)
@@ -153,6 +159,7 @@ class Guarded(Strategy):
             self.arrays = after
             found = array_record(after)
         self._now.seconds = self.seconds()
+        self._now.server_seconds = self._server_before + time.monotonic() - self._begun
         if metrics is not None:
             self._now.metrics |= numbers_in(metrics)
         self.record.rounds.append(self._now)
