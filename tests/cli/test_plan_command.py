@@ -123,7 +123,7 @@ def test_commands_name_the_largest_batch(run, monkeypatch, command):
 
     kib = 4 if command == "train" else 30  # `train` also takes micro-batches, so it is given less.
     tiny = DeviceCaps.from_json({**planning.described("opencl").to_json(), "global_mem_bytes": kib << 10})
-    monkeypatch.setattr(planning, "described", lambda device: tiny)
+    monkeypatch.setattr(planning, "described", lambda device, precision: tiny)
     data = ("--data", "data.npz") if command == "train" else ()
     says = {
         "train": ("smallest limit", "micro-batches of", "Try: "),
