@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import handheld
 from handheld.device import DeviceCaps
 from handheld.errors import HandheldError
+from handheld.limits.means import Allowed
 from handheld.placement.choice import best, best_at, check_goal, ranges
 from handheld.placement.table import Candidate, CostTable, Entry, cost_table
 from handheld.profile import energy_models
@@ -67,6 +68,17 @@ def test_what_does_not_fit_has_no_cost_and_is_not_chosen(step):
     entry = table.of("adreno-740")[-1]
     assert entry.cost is None and entry.why.startswith("does not fit: the plan needs")
     assert best(table, "time", 1024).device == "mali-g78"
+
+
+def test_a_memory_limit_is_met_as_a_training_meets_it(step):
+    """The batch of 1,024 does not fit as it is; a training runs it in micro-batches."""
+    whole = cost_table("net", step, phones()[:1], [1024]).entries[0]
+    assert whole.cost is not None
+    limit = whole.cost.bytes // 2
+    fitted = cost_table("net", step, phones()[:1], [1024], memory_limit_bytes=limit).entries[0]
+    assert fitted.cost is not None and fitted.cost.bytes <= limit and fitted.cost.seconds > whole.cost.seconds
+    kept = cost_table("net", step, phones()[:1], [1024], memory_limit_bytes=limit, allowed=Allowed(recompute=False))
+    assert kept.entries[0].cost is None and "does not fit" in kept.entries[0].why
 
 
 def test_the_crossover_is_where_another_device_becomes_better(step):

@@ -12,11 +12,13 @@ from handheld.backends.present import present_devices
 from handheld.cli import output
 from handheld.cli.data_options import PLAIN, DataOptions, load
 from handheld.cli.described import captured, device_caps
+from handheld.cli.means_options import AS_IS, Means
 from handheld.cli.options import split
 from handheld.cli.stages import stages
 from handheld.data import Indexed
 from handheld.device import DeviceCaps
 from handheld.errors import HandheldError
+from handheld.limits.means import Allowed
 from handheld.partial.options import WHOLE, PartialOptions
 from handheld.placement.choice import QUANTITY, Choice, best, check_goal
 from handheld.placement.measured import fastest
@@ -76,6 +78,9 @@ class Wanted:
     seed: int = 0
     measure: bool = True
     trains: bool = False
+    means: Means = AS_IS
+    #: Commands that compare or measure steps keep batches whole.
+    micro_batches: int | None = 1
 
 
 def placed(wanted: Wanted, json: bool) -> tuple[str, int | None]:
@@ -111,8 +116,11 @@ def _choose(wanted: Wanted, found: Sequence[Candidate], say: Any) -> tuple[str, 
         batches = _within_data(batches, wanted, spec)
     say(f"capturing {spec.name} for a batch of {batches[0]}")
     step = captured(spec, batches[0], wanted.data, wanted.given)
-    limits = {"precision": wanted.precision, "memory_limit_bytes": wanted.memory_limit}
-    costs = cost_table(spec.name, step, found, batches, say=say, **limits)  # type: ignore[arg-type]
+    allowed = Allowed(spill=wanted.means.spill, micro_batches=wanted.micro_batches)
+    options = {key: value for key, value in wanted.means.options().items() if key != "spill"}
+    limits: dict[str, Any] = {"precision": wanted.precision, "memory_limit_bytes": wanted.memory_limit}
+    costs = cost_table(spec.name, step, found, batches, allowed=allowed, options=options, say=say, **limits)
+    limits |= wanted.means.options()
     unknown = [known.candidate.device for known in costs.known if known.model is None]
     if len(unknown) == len(found) and own and wanted.measure and goal == "time":
         device, text = _measured(step, costs.devices, batches[0], limits, say)

@@ -21,8 +21,7 @@ from handheld.cli.stages import stages
 from handheld.data import Indexed
 from handheld.device import DeviceCaps, canonical
 from handheld.errors import HandheldError, OutOfMemory
-from handheld.limits.means import Allowed, plan_within
-from handheld.limits.planning import Fitting
+from handheld.limits.means import Allowed, plan_of_batch
 from handheld.partial.options import WHOLE, PartialOptions
 from handheld.passes.scale import GROWTH
 from handheld.placement.table import trained
@@ -151,7 +150,7 @@ def plan(
         return plan_files.show(what, device, None if device is None else device_caps(device), json)
     limit, most = nbytes(memory), max(batches(batch), default=None)
     place = Wanted(what, size, device or "opencl", most, goal, precision, data, given, partial, limit, measure=False)
-    device, chosen = placed(place, json)
+    device, chosen = placed(replace(place, means=means, micro_batches=None), json)
     caps, spec = device_caps(device, precision), open_model(what, size, partial.at(device))
     plan_files.check_out(out, wanted := wanted_batches(batch or chosen, spec))
     with stages(json) as say:
@@ -245,11 +244,8 @@ def _rows(sizes: Sizes, wanted: Sequence[int], say: Callable[[str], None], allow
 
 def fitted_row(sizes: Sizes, row: Row, allowed: Allowed, description: str = "") -> Row:
     """The row with the plan that `handheld train` would take to fit."""
-    names = sizes.names(row.need.batch)
-    step = Step(sizes.step.slots, sizes.step.values, sizes.step.graphs, sizes.step.meta)
-    step.code, step.added = sizes.step.code, dict(sizes.step.added)  # Micro-batches add slots.
     try:
-        plan = plan_within(Fitting(step, sizes.device, sizes.caps, names, sizes.options, description), allowed)
+        plan = plan_of_batch(sizes, row.need.batch, allowed, description)
     except OutOfMemory as error:
         return replace(row, why_never=str(error).partition(". ")[2].removesuffix(". Try: a smaller batch"))
     return replace(row, fitted=plan)

@@ -143,7 +143,7 @@ def train(
     files = _Files(checkpoint, every, resume, export).check(force, training)
     check_rates(schedule, lr)
     place = Wanted(what, size, on, batch, goal, precision, data, given, partial, limit, seed, trains=True)
-    on, batch = placed(place, json)
+    on, batch = placed(replace(place, means=means, micro_batches=training.micro_batches), json)
     limits = _Limits(battery_floor, thermal_limit, find_nan).check(on)
     with stages(json) as say:
         own_part = files.same(partial.at(first_of(on)))

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from handheld.callers import warn_user
 from handheld.device import DeviceCaps
@@ -25,9 +25,7 @@ from handheld.plan.make import check_memory
 from handheld.plan.plan import Plan
 from handheld.run.fitting import SECONDS, Probe, Sizes, largest, with_largest
 from handheld.run.planning import Request, requested
-
-if TYPE_CHECKING:
-    from handheld.step import Step
+from handheld.step import Step
 
 #: How long the search for the largest batch may take, for an error message.
 LARGEST_S = 10.0
@@ -113,6 +111,16 @@ def plan_within(fitting: Fitting, allowed: Allowed) -> Plan:
         with suppress(PlanError):
             return _in_parts(fitting, allowed, time_of(plan))
     return plan
+
+
+def plan_of_batch(sizes: Sizes, batch: int, allowed: Allowed, description: str = "") -> Plan:
+    """The same for another batch size. Raises CaptureError if the code does not run with it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # They were shown when the step was captured.
+        names = sizes.names(batch)
+        step = Step(sizes.step.slots, sizes.step.values, sizes.step.graphs, sizes.step.meta)
+        step.code, step.added = sizes.step.code, dict(sizes.step.added)  # Micro-batches add slots.
+        return plan_within(Fitting(step, sizes.device, sizes.caps, names, sizes.options, description), allowed)
 
 
 def _in_parts_instead(error: OutOfMemory, fitting: Fitting, allowed: Allowed) -> Plan:

@@ -11,10 +11,12 @@ from handheld.device import DeviceCaps, canonical, takes_launches
 from handheld.errors import CaptureError, DeviceError, OutOfMemory
 from handheld.forecast.model import CostModel, cost_model
 from handheld.forecast.step import StepCost, predict
+from handheld.limits.means import Allowed, plan_of_batch
 from handheld.plan.plan import Plan
 from handheld.profile import energy_models
 from handheld.profile.inputs import graphs_in_turn
 from handheld.run.fitting import Sizes
+from handheld.run.parts import parts_of
 from handheld.run.planning import requested
 from handheld.step import Step
 from handheld.store.record import Record
@@ -23,6 +25,8 @@ from handheld.store.record import Record
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 #: A step is bound by transfers if they take this share of the device's time.
 TRANSFERS = 0.5
+#: What a training may do to fit if it is not asked for more.
+AS_TRAINED = Allowed()
 
 
 @dataclass(frozen=True)
@@ -112,10 +116,16 @@ def cost_table(
     graphs: Sequence[str] | None = None,
     precision: str = "float32",
     memory_limit_bytes: int | None = None,
+    allowed: Allowed = AS_TRAINED,
+    options: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> CostTable:
     """Predicts a training step of `step` on every device at every batch. Nothing runs. A device about which nothing is
-    known has entries without a cost."""
+    known has entries without a cost.
+
+    Plans for a memory limit do what is `allowed` to fit, as those of a training; `options` are further ones of
+    `step.plan`.
+    """
     rows, entries, shared = [], list[Entry](), None
     for candidate in candidates:
         say(f"reading what is known about {candidate.caps.name}")
@@ -124,12 +134,12 @@ def cost_table(
         if known.model is None:
             entries += [Entry(candidate.device, batch, None, known.problem) for batch in batches]
             continue
-        limits = {"precision": precision, "memory_limit_bytes": memory_limit_bytes}
+        limits = {"precision": precision, "memory_limit_bytes": memory_limit_bytes, **(options or {})}
         sizes = _sizes(step, candidate, graphs, limits)
         if shared is not None:
             sizes.step = shared  # A batch is captured once for all devices.
         shared = sizes.step
-        entries += _entries(known, known.model, sizes, batches, say)
+        entries += _entries(known, known.model, sizes, batches, allowed, say)
     return CostTable(name, tuple(rows), tuple(batches), tuple(entries))
 
 
@@ -154,7 +164,7 @@ def _sizes(step: Step, candidate: Candidate, graphs: Sequence[str] | None, limit
 
 
 def _entries(
-    known: Known, model: CostModel, sizes: Sizes, batches: Sequence[int], say: Callable[[str], None]
+    known: Known, model: CostModel, sizes: Sizes, batches: Sequence[int], allowed: Allowed, say: Callable[[str], None]
 ) -> list[Entry]:
     found, full = [], ""
     device = known.candidate.device
@@ -164,7 +174,9 @@ def _entries(
             continue
         say(f"planning a batch of {batch} for {device}")
         try:
-            plan = sizes.plan(batch)
+            limited = sizes.options["memory_limit_bytes"] is not None
+            described = known.candidate.described
+            plan = plan_of_batch(sizes, batch, allowed, described) if limited else sizes.plan(batch)
         except OutOfMemory as error:
             full = f"does not fit: {str(error).partition('. ')[0]}"
             found.append(Entry(device, batch, None, full))
@@ -176,6 +188,9 @@ def _entries(
 
 
 def trained(plan: Plan, batch: int) -> list[str]:
-    """The graphs that a training step runs; all graphs if none of them trains."""
+    """The graphs that a training step runs, one after the other; all graphs if none of them trains."""
+    parts = parts_of(plan)
+    if parts is not None:
+        return [*[f"{parts.graph}.accumulate"] * (parts.count - 1), parts.graph]
     names = graphs_in_turn({name: entry.graph for name, entry in plan.graphs.items()}, batch)
     return [name for name in names if name in plan.graphs] or list(plan.graphs)
