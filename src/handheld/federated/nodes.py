@@ -113,8 +113,10 @@ class Nodes:
 
     def _taken(self, node: int, partition: int | None, connected: set[int]) -> str:
         """Why a device must not have this part of the data, or ""."""
-        for other in connected & set(self.facts) - {node}:
-            if partition is not None and self.facts[other].get("partition") == partition:
+        if partition is None:
+            return ""
+        for other, facts in self.facts.items():
+            if other != node and facts.get("partition") == partition and other in connected:
                 return (
                     f"it has part {partition} of the data, as node {other} has, so that data would count twice. "
                     "Try: another --part for one of them"
