@@ -14,12 +14,23 @@ from rich.console import Console
 
 from handheld.analyse.advise import advice
 from handheld.analyse.compare import compare
+from handheld.analyse.rules.command import command
 from handheld.analyse.run import Run
 from handheld.cli import output, run_tables
-from handheld.export import chrome, csv
+from handheld.cli.data_options import DataOptions
+from handheld.cli.repeating import Request, as_measured, repeated
+from handheld.cli.trying import request_of
+from handheld.cost.energy import Effort, EnergyModel, EnergySample, Rail
+from handheld.errors import HandheldError
+from handheld.export import chrome, csv, parquet, perfetto
+from handheld.forecast.rest import rest_of_run
+from handheld.forecast.store import of_runs
 from handheld.report.document import document
 from handheld.report.run_payload import run_payload
+from handheld.report.training_page import training_page
 from handheld.sensors.base import Channel
+from handheld.store.rows import TrainingEpochRow, TrainingStepRow
+from helpers.harness import caps_of_kind
 from helpers.run_files import MadeRun, busy, rising
 
 JUNK: tuple[object, ...] = (
@@ -32,12 +43,28 @@ VALUES: tuple[object, ...] = (
 )  # fmt: skip
 
 
+#: What `profile --like` and `advise --try` repeat.
+ASKED = Request("lenet5", batch=8, memory_limit=1 << 30, given=DataOptions(image_size=(8, 8), drop=("a",))).to_json()
+BOARD = "rapl/package"
+
+
+def _energy_model() -> dict[str, object]:
+    """Two ops whose power is known, at two sizes each."""
+    samples = [
+        EnergySample(Effort(op, op, 1000 * times, 2000 * times, 1, 8, 512), 0.003 * times, {BOARD: 0.06 * times})
+        for op in ("conv", "conv_input")
+        for times in (1, 2)
+    ]
+    rails = (Rail(BOARD, ("cpu",), "", 1.0, 2.0, 0.05),)
+    return EnergyModel("test", "0", "2026-01-01", 60.0, 2, 1 << 20, rails, tuple(samples), {"contract": 1}).to_json()
+
+
 def rich_run(path: Path) -> Path:
     """A finished run file that has a bit of everything."""
     made = MadeRun(
         path,
-        caps={"name": "made up", "kind": "cpu", "unified_memory": True},
-        settings={"steps": 60, "graphs": ["train"], "what": "made", "batch": 8},
+        caps={**caps_of_kind("cpu").to_json(), "unified_memory": True},
+        settings={"steps": 60, "graphs": ["train"], "what": "made", "batch": 8, "model": "lenet5", "repeat": ASKED},
         plan_options={"precision": "float32"},
         plan_bytes=1 << 20,
         allocated_bytes=1 << 20,
@@ -61,6 +88,21 @@ def rich_run(path: Path) -> Path:
             "to_host_latency_s": 1e-5,
             "others": 0.0,
         },
+        energy_model=_energy_model(),
+        no_energy_model="",
+        stale_energy_model="the energy model of this device was measured with other kernels of contract",
+        launch_sizes={"0": ["conv", 8, 512], "1": ["conv_input", 8, 512]},
+        isolated={"graph": "train", "plan_bytes": 1 << 21, "op_ms": {"0": 6.1, "1": 3.1}},
+        tuning={
+            "records": [],
+            "variants": 2,
+            "without": [0, 1],
+            "gains": {"conv": {"shapes": 9, "mean": 0.8, "low": 0.7, "high": 0.9, "from": "this device"}},
+        },
+        training={"stopped": "", "paused_seconds": 0.5, "best_epoch": 1, "best_by": "loss", "kept_epoch": 2},
+        less_memory={"limit_bytes": 1 << 19, "bytes": 1 << 19, "more": 0.1},
+        kernels={"contract": 2, "attention": 1},
+        tuned={"conv x": {"tile": 1}},
         **{"memory.train": {"peak_op": 1, "peak_bytes": 64, "owners": [["x", "activation", 64]]}},
     )
     made.steps(60, slower=lambda i: 3.0 if i == 37 else 1.0, outside_ms=lambda i: 4.0 if i % 2 else 0.0)
@@ -77,6 +119,9 @@ def rich_run(path: Path) -> Path:
     made.writer.put("gap", 1, 0, None, 1_000_000 * 1_000_000, None, "it stopped")
     made.writer.put("cost", 0, 100, 1, 0.1, 0.01, 0.05)
     made.writer.note("sampler", "a sensor went")
+    for step in range(0, 60, 10):
+        made.writer.add(TrainingStepRow(step, 1, made.now + step, 1.0 / (step + 1), 0.1))
+    made.writer.add(TrainingEpochRow(1, made.now, 59, 0.5, 0.1, 480, 0.6, {"loss": 0.4}))
     made.open().close()
     return path
 
@@ -178,9 +223,31 @@ def questions(run: Run) -> list[Callable[[], object]]:
     return asked
 
 
+def repeat(run: Run, folder: Path) -> None:
+    """What `profile --like`, `advise --try` and `cost` read. A run may lack what they need."""
+    readers: tuple[Callable[[], object], ...] = (
+        lambda: as_measured(run, request_of(run), folder),
+        lambda: repeated(run.path, None, Request("")),
+        lambda: rest_of_run(run, 100),
+        lambda: of_runs([run]),
+        lambda: [command(run, "--batch 2", name) for name in ("profile", "tune", "train")],
+    )
+    for read in readers:
+        with contextlib.suppress(HandheldError):
+            read()
+
+
+def export_all(run: Run, folder: Path) -> None:
+    """Write the run in the formats that need other packages."""
+    perfetto.write(run, folder / "one.pftrace")
+    parquet.write(run, folder / "parquet")
+
+
 def read_all(run: Run, folder: Path) -> None:
-    """Ask a run for everything, print it as `handheld show` does, make its page, compare it, take its advice, and
+    """Ask a run for everything, print it as `handheld show` does, make its pages, compare it, take its advice, and
     export it."""
+    repeat(run, folder)
+    document(training_page(run))
     for ask in questions(run):
         ask()
     document(run_payload(run))

@@ -12,10 +12,12 @@ from typer.testing import CliRunner
 
 import handheld
 from handheld.cli.main import app
+from handheld.cli.repeating import as_measured
+from handheld.cli.trying import request_of
 from handheld.errors import RunFileError
 from handheld.graph.graph import PHASES
 from handheld.store import rows
-from helpers.damage import damage, read_all, rich_run
+from helpers.damage import damage, export_all, read_all, rich_run
 
 SEEDS = 200  # 2,000 take a minute.
 
@@ -28,7 +30,9 @@ def good(tmp_path_factory) -> Path:
 def test_the_undamaged_file_can_be_asked_for_everything(good, tmp_path):
     with handheld.open_run(good) as run:
         read_all(run, tmp_path)
-        assert {"slow steps", "caller", "heat"} <= {finding.kind for finding in run.findings()}
+        export_all(run, tmp_path)
+        assert as_measured(run, request_of(run), tmp_path).batch == 8 and run.joules() and run.untuned()
+        assert {"energy model", "slow steps", "caller", "heat"} <= {finding.kind for finding in run.findings()}
         assert run.op_energy() and run.energy() and run.others() and run.transfers()
 
 
@@ -41,6 +45,8 @@ def test_damaged_files_end_in_a_run_file_error_or_a_result(good, tmp_path):
         try:
             with handheld.open_run(path) as run, warnings.catch_warnings():
                 read_all(run, tmp_path)
+                if seed % 10 == 0:  # They take longer.
+                    export_all(run, tmp_path)
             counts["read"] += 1
         except RunFileError as error:
             assert "Try: " in str(error) or "is not a run file" in str(error)

@@ -95,13 +95,13 @@ def memory_table(run: Run, graph: str) -> list[LiveMemory]:
 
 
 def memory_summary(run: Run) -> MemorySummary:
-    planned = run.meta.get(f"memory.{run.graph}", {})
+    planned = run.meta.get(f"memory.{run.graph}") or {}
     allocated, peak = run.meta.get("allocated_bytes"), planned.get("peak_bytes")
     process = _process(run, allocated)
     return MemorySummary(
         peak_bytes=peak,
         peak_op=planned.get("peak_op"),
-        owners=tuple(_owner(*owner) for owner in planned.get("owners", [])),
+        owners=tuple(_owner(*owner) for owner in planned.get("owners") or ()),
         plan_bytes=run.meta.get("plan_bytes"),
         allocated_bytes=allocated,
         not_alive_bytes=allocated - peak if allocated is not None and peak is not None else None,

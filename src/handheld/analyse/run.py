@@ -319,7 +319,7 @@ class Run:
             clock_error_us=self.clock.error_ns * 1e-3,
             clock_drift_ppm=self.clock.drift_ppm,
             overhead=overhead(self),
-            sensors_absent=self.meta.get("sensors_absent", {}),
+            sensors_absent=self.meta.get("sensors_absent") or {},
         )
 
     def close(self) -> None:

@@ -62,7 +62,7 @@ def so_far(path: Path) -> Group:
 
 
 def _how_far(run: Run) -> Text:
-    settings = run.meta.get("settings", {})
+    settings = run.meta.get("settings") or {}
     done = len(run.steps()) // max(len(settings.get("graphs", ())), 1)
     steps = settings.get("steps")
     windows = len(run.file.rows("SELECT 1 FROM energy_window"))
