@@ -6,11 +6,13 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from handheld.backends.base import describe
+from handheld.child import Ending
 from handheld.cli import doctor, probe
 from handheld.cli.main import app
 from handheld.conformance import run as running
@@ -57,9 +59,10 @@ def test_a_crash_is_one_failure_and_a_run_is_resumed(tmp_path: Path, monkeypatch
     (folder / "cases.jsonl").open("a").write('{"case": "half a li')
     summary = conformance("opencl", folder, 5, lambda *now: seen.append(now[2]))
     assert counts(summary) == {"passed": 4, "failed": 0, "crashed": 1, "skipped": 0, "not run": 0}
-    assert len(seen) == 3 + 3 and len(children) == 3
+    assert len(seen) == 3 + 3 and len(children) == 4, "one ran the crashed case op by op"
     (crashed,) = bad(summary)
     assert crashed["case"] == seen[0] and "SIGKILL" in crashed["problems"][0]
+    assert crashed["problems"][1] == "op by op, it does not crash"
     page = (folder / "report.md").read_text()
     assert "| 4 | 0 | 1 | 0 | 0 |" in page and crashed["case"] in page and describe("opencl").driver in page
     assert "SIGKILL" in (folder / "report.html").read_text()
@@ -67,6 +70,38 @@ def test_a_crash_is_one_failure_and_a_run_is_resumed(tmp_path: Path, monkeypatch
     (folder / "about.json").write_text(json.dumps({**about, "kernels": "other"}))
     with pytest.raises(HandheldError, match="another version of Handheld: kernels changed"):
         conformance("opencl", folder, 5)
+
+
+def test_a_crash_names_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dying(running.Child):
+        """Its case dies; op by op, it dies in the second op."""
+
+        def __init__(self, command: object) -> None:
+            self.messages: list[dict[str, str]] = []
+
+        def send(self, request: dict[str, Any]) -> None:
+            whats = ("while its kernels were built", "in map_0 of op 0 (map)", "in conv_tile of op 1 (conv)")
+            self.messages = [{"what": what} for what in whats] if request["blame"] else [{"begin": request["names"][0]}]
+
+        def receive(self, timeout: float) -> dict[str, str] | None:
+            return self.messages.pop(0) if self.messages else None
+
+        def ending(self) -> Ending:
+            return Ending(-11)
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(running, "Child", Dying)
+    (crashed,) = bad(conformance("opencl", tmp_path / "report", 1))
+    assert crashed["status"] == "crashed" and "SIGSEGV" in crashed["problems"][0]
+    assert crashed["problems"][1].startswith("op by op, it ends in conv_tile of op 1 (conv): the process")
+
+
+def test_a_case_runs_op_by_op() -> None:
+    said: list[str] = []
+    working.blame("linear", "opencl", describe("opencl"), said.append)
+    assert said[0] == "while its kernels were built" and len(said) > 2
+    assert said[1] == "in contract of op 0 (matmul)", said
 
 
 def test_a_lost_target_is_no_failure_of_a_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

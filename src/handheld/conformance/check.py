@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from handheld.conformance.case import Case
 from handheld.frontend.capture import Capture
 from handheld.plan.plan import Plan
+from handheld.run.batch import check_batch
 from handheld.step import Step
 
 Results = dict[str, np.ndarray]
@@ -97,6 +98,20 @@ def run_plan(plan: Plan, held: Held, **options: Any) -> Results:
                 exact = options.get("float64")
                 found[f"buffer {name}"] = session.exact_slot(name) if exact else session.read_slot(name)
         return {k: _wide(np.asarray(v)) for k, v in found.items()}
+
+
+def run_by_kernel(plan: Plan, held: Held, tell: Callable[[str], None]) -> None:
+    """Runs a case node by node, and tells before each one which kernels come, so that a crash has a name."""
+    planned = plan.graphs["case"]
+    with plan.start() as trainer:
+        for given, array in zip(planned.graph.inputs, check_batch(planned.graph, tuple(held.batch)), strict=True):
+            trainer.session.upload("case", given.tensor, array)
+        trainer.session.finish()
+        for i, (node, lowered) in enumerate(zip(planned.graph.nodes, planned.lowered, strict=True)):
+            names = dict.fromkeys(launch.kernel for launch in lowered.launches)
+            tell(f"in {', '.join(names) or 'no kernel'} of op {i} ({node.op})")
+            trainer.session.run_node("case", i)
+            trainer.session.finish()
 
 
 def _wide(value: np.ndarray) -> np.ndarray:

@@ -162,7 +162,7 @@ def _child(run: Run, names: Sequence[str], progress: Progress | None) -> Iterato
     """The results of one child. If it crashes or hangs, that is the result of the case that it had begun."""
     current = names[0]
     with Child(python_module("handheld.conformance.worker")) as child:
-        child.send({"device": run.device, "caps": run.caps.to_json(), "names": names, "simulator": simulated(run.caps)})
+        child.send(_request(run, names))
         try:
             while (message := child.receive(SILENCE_S)) is not None:
                 if "begin" in message:
@@ -180,4 +180,26 @@ def _child(run: Run, names: Sequence[str], progress: Progress | None) -> Iterato
         except TimeoutError:
             problem = f"nothing was reported for {SILENCE_S:.0f} s"
     if current not in run.done:
-        yield {"case": current, "status": "crashed", "problems": [problem], "ops": [], "shapes": [], "fallbacks": []}
+        problems = [problem, _blamed(run, current)]
+        yield {"case": current, "status": "crashed", "problems": problems, "ops": [], "shapes": [], "fallbacks": []}
+
+
+def _request(run: Run, names: Sequence[str], blame: bool = False) -> dict[str, Any]:
+    facts = {"device": run.device, "caps": run.caps.to_json(), "simulator": simulated(run.caps)}
+    return {**facts, "names": list(names), "blame": blame}
+
+
+def _blamed(run: Run, name: str) -> str:
+    """Which kernel crashes or hangs: the case runs again in another process, one op after the other."""
+    what = "before a kernel was built"
+    with Child(python_module("handheld.conformance.worker")) as child:
+        child.send(_request(run, [name], blame=True))
+        try:
+            while (message := child.receive(SILENCE_S)) is not None:
+                what = str(message["what"])
+        except TimeoutError:
+            return f"op by op, it hangs {what}"
+        ending = child.ending()
+    if ending.code == 0:
+        return "op by op, it does not crash"
+    return f"op by op, it ends {what}: {ending.describe('the process')}"

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from handheld.backends.base import is_gone
 from handheld.child import Parent
 from handheld.conformance.cases import CASES
-from handheld.conformance.check import Held, Results, captured, differences, limit_of, reference, run_plan
+from handheld.conformance.check import (
+    Held,
+    Results,
+    captured,
+    differences,
+    limit_of,
+    reference,
+    run_by_kernel,
+    run_plan,
+)
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError, TargetLost
 from handheld.plan.plan import Plan
@@ -58,6 +68,13 @@ def run_case(name: str, device: str, caps: DeviceCaps, simulator: bool) -> dict[
     return {**facts, "status": status, "problems": problems, "fallbacks": fallbacks, "s": took}
 
 
+def blame(name: str, device: str, caps: DeviceCaps, tell: Callable[[str], None]) -> None:
+    """Runs a case that has crashed once more, and tells what it does before it does it."""
+    tell("while its kernels were built")
+    held = Held(CASES[name])
+    run_by_kernel(captured(held, name).plan(device, caps=caps), held, tell)
+
+
 def _run(plan: Plan, held: Held) -> Results:
     """The results of the device. A case is to blame for the end of a runner only if it ends two of them."""
     try:
@@ -91,6 +108,10 @@ def _main() -> None:
     if request is None:
         return
     caps = DeviceCaps.from_json(request["caps"])
+    if request["blame"]:
+        with parent.reporting():
+            blame(request["names"][0], request["device"], caps, lambda what: parent.send({"what": what}))
+        return
     for name in request["names"]:
         parent.send({"begin": name})
         try:
