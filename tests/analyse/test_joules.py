@@ -7,6 +7,7 @@ import json
 import pytest
 
 from handheld.analyse.joules import energy_model
+from handheld.cli import run_joules
 from handheld.cost.energy import Effort, EnergyModel, EnergySample, Rail
 from handheld.errors import RunFileError
 from handheld.sensors.base import Channel
@@ -130,6 +131,21 @@ def test_windows_replace_the_model_where_they_are_narrow(made):
         assert rows[0, BOARD].joules == pytest.approx(70 * 0.02, rel=0.02)
         assert rows[1, BOARD].source == "model"  # no window measured it
         assert rows[0, MEMORY].source == "model"
+        assert (rows[0, BOARD].unused, rows[0, BOARD].unused_joules) == ("model", pytest.approx(0.6, rel=0.05))
+        assert rows[1, BOARD].unused == "" and "unused_joules" not in rows[1, BOARD].to_json()
+        (said,) = [line for line in run_joules.lines(run) if "both figures" in line]
+        assert said == "for 1 op with both figures, windows are used and the model would say 0.43 times as much"
+
+
+def test_a_window_that_is_too_wide_stays_beside_the_model(made):
+    made.steps(20)
+    for seconds in (0.2, 2.0, 6.0):  # the same number of runs
+        made.window("alone", "sig0", [0], 0, 100, seconds)
+    made.source("meter", CHANNELS[:1], 20, rising_pair())
+    with made.open() as run:
+        row = next(row for row in run.joules() if (row.id, row.rail) == (0, BOARD))
+        assert row.source == "model" and row.unused == "alone" and row.unused_joules is not None
+        assert any("the model is used and windows, too wide, would say" in line for line in run_joules.lines(run))
 
 
 def rising_pair():

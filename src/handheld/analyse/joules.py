@@ -11,7 +11,7 @@ ops and gaps add up to it, and `StepJoules.scale` states the factor. What the mo
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from handheld.analyse.energy import METHODS, OpEnergy
 from handheld.analyse.rails import rails
@@ -31,7 +31,12 @@ WIDE = 0.5  # A window whose interval is wider than this share of its joules doe
 @dataclass(frozen=True, slots=True)
 class OpJoules(Record):
     """The joules of one run of an op on one rail, with a 95% interval. `source` says where they come from: `model`,
-    `slope`, `alone` or `estimate`."""
+    `slope`, `alone` or `estimate`.
+
+    If both the model and a window have a figure, `unused` says which of them the other one is, and `unused_joules` what
+    it says: that of the model before it is scaled, or that of a window whose interval is too wide."""
+
+    optional: ClassVar[frozenset[str]] = frozenset({"unused_joules"})
 
     id: int
     rail: str
@@ -39,6 +44,8 @@ class OpJoules(Record):
     low_joules: float | None
     high_joules: float | None
     source: str
+    unused: str = ""
+    unused_joules: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +117,10 @@ def _unscaled(run: Run) -> list[OpJoules]:
             rows[row.id, row.rail] = row
     for row in _measured(run.op_energy(), {row.id: row.ms or 0.0 for row in times}):
         known = rows.get((row.id, row.rail))
-        if known is None or not _wide(row):
-            rows[row.id, row.rail] = row
+        used, other = (row, known) if known is None or not _wide(row) else (known, row)
+        if other is not None:
+            used = replace(used, unused=other.source, unused_joules=other.joules)
+        rows[row.id, row.rail] = used
     return list(rows.values())
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from handheld.analyse.energy import METHODS
 from handheld.analyse.joules import ESTIMATE, MODEL, OpJoules
 from handheld.analyse.run import Run
+from handheld.units import count
 
 
 def main_rail(run: Run) -> dict[int, OpJoules]:
@@ -43,4 +45,19 @@ def lines(run: Run) -> list[str]:
         else:
             text += " by the energy model"
         texts.append(text + (f"; {total.measured_share:.0%} of ops from windows (*)" if total.measured_share else ""))
+        texts += _both([row for row in run.joules() if row.rail == total.rail])
+    return texts
+
+
+def _both(rows: list[OpJoules]) -> list[str]:
+    """Which figure is used for ops that both the model and a window have, and what the other one says."""
+    texts = []
+    for used, what in (
+        (METHODS, "windows are used and the model"),
+        ((MODEL,), "the model is used and windows, too wide,"),
+    ):
+        both = [row for row in rows if row.unused in (*METHODS, MODEL) and row.source in used and row.unused_joules]
+        if whole := sum(row.joules for row in both):
+            ratio = sum(row.unused_joules or 0.0 for row in both) / whole
+            texts.append(f"for {count(len(both), 'op')} with both figures, {what} would say {ratio:.2f} times as much")
     return texts
