@@ -71,8 +71,8 @@ def measured(folder: Path, workloads: list[str], before: int) -> Row:
     kept = {target: rows(folder, target) for target in TARGETS}
     with (folder / "second.log").open("wb") as log:
         second = subprocess.run(command, cwd=folder, stdout=log, stderr=log, check=False).returncode
-    found = {target: rows(folder, target) for target in TARGETS}
-    repeated = sum(row not in found[target] for target in TARGETS for row in kept[target])
+    found = {target: [row for row in rows(folder, target) if row["workload"] in workloads] for target in TARGETS}
+    repeated = sum(row not in rows(folder, target) for target in TARGETS for row in kept[target])
     caps = describe("opencl")
     return Row(
         f"{len(workloads)} small workloads on three targets, one lost and resumed",
