@@ -107,6 +107,34 @@ static void mutate_plan(struct file *file) {
     memcpy(file->data + 24, &crc, 4);
 }
 
+static void write_file(const char *path, const unsigned char *data, size_t bytes) {
+    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    if (file < 0 || !write_all(file, data, bytes)) exit(3);
+    (void)close(file);
+}
+
+/* Reads a file of batches for graph 0: one 8x8 f32 input, as the plans have it, with up to two numbers changed. */
+static void use_batches(struct session *session, const char *folder) {
+    unsigned char data[24 + 24 + 2 * 256] = "HANDBATC";
+    const uint32_t head[4] = {2, 1, 2, 0}, input[6] = {TYPE_F32, 2, 8, 0, 8, 0};
+    const uint32_t first = 0;
+    struct batches batches;
+    char path[600];
+    memcpy(data + 8, head, sizeof head);
+    memcpy(data + 24, input, sizeof input);
+    for (uint64_t times = draw(3); times > 0; --times) change_number(data + 8 + 4 * draw(9), draw(2) == 0);
+    (void)snprintf(path, sizeof path, "%s/batches", folder);
+    write_file(path, data, draw(4) == 0 ? (size_t)draw(sizeof data) : sizeof data);
+    problem[0] = 0;
+    if (open_batches(&batches, path, &session->plan, &first, 1)) {
+        for (uint64_t k = 0; k < 3; ++k) (void)(seek_batch(&batches, k) && send_inputs(session, &batches, 0));
+    } else if (strstr(problem, "Try: ") == NULL) {
+        tell("batches were refused without a sentence: %s", problem);
+        abort();
+    }
+    if (batches.file >= 0) (void)close(batches.file);
+}
+
 /* Does with a plan what the commands do. Failures are answers; only crashes are findings. */
 static void use_plan(struct plan *plan, const char *folder) {
     struct session session;
@@ -127,6 +155,7 @@ static void use_plan(struct plan *plan, const char *folder) {
         return;
     }
     (void)snprintf(path, sizeof path, "%s/checkpoint", folder);
+    if (fake_fail == 0 && session.plan.graph_count > 0) use_batches(&session, folder);
     for (uint32_t g = 0; g < session.plan.graph_count && g < 8; ++g) {
         bool on = g % 2 == 1 && set_recording(&session, true);
         for (int k = 0; k < 4; ++k) (void)run_graph(&session, g);
@@ -154,12 +183,6 @@ static void no_leftovers(const char *what, uint64_t number) {
     if (fake_live == 0) return;
     tell("%s %llu left %ld objects of the driver", what, (unsigned long long)number, fake_live);
     abort();
-}
-
-static void write_file(const char *path, const unsigned char *data, size_t bytes) {
-    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    if (file < 0 || !write_all(file, data, bytes)) exit(3);
-    (void)close(file);
 }
 
 static void fuzz_plans(uint64_t count, const char *folder, int plans, char **paths) {
