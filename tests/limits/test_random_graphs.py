@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,18 @@ import torch.nn.functional as F
 from torch import nn
 
 import handheld
+from handheld.cost.time import TimeModel
+from handheld.device import DeviceCaps
 from handheld.errors import OutOfMemory
+from handheld.limits import planning
+from handheld.limits.means import Allowed, plan_within
+from handheld.limits.planning import Fitting
+from handheld.limits.prices import USUAL, DevicePrices
+from handheld.plan.plan import Plan
 from handheld.plan.verify import verify
+from handheld.run.planning import requested
+
+CAPS = DeviceCaps.shipped("adreno-740")
 
 
 class RandomNet(nn.Module):
@@ -77,3 +88,39 @@ def test_a_random_limit_is_met_with_the_same_bits(seed: int) -> None:
     (losses, state), (other_losses, other) = states
     assert losses == other_losses
     assert all(np.array_equal(other[name], value) for name, value in state.items())
+
+
+@pytest.mark.parametrize("seed", range(10, 14))
+def test_random_means_meet_random_limits_with_proved_plans(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans only, for a device that is described: any means together, and two limits per graph."""
+
+    def prices(caps: DeviceCaps, choices: dict[str, Any], name: str = "") -> DevicePrices:
+        return DevicePrices(caps, choices, TimeModel(USUAL["gpu"]), "typical rates")
+
+    monkeypatch.setattr(planning, "prices_of", prices)  # What is known about the device takes seconds to read.
+    torch.manual_seed(seed)
+    model, chance = RandomNet(seed), random.Random(seed)
+    rows = chance.choice([5, 9, 16])
+    batch = torch.randn(rows, 24), torch.randint(0, 5, (rows,))
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    step = handheld.capture(model, F.cross_entropy, optimizer, batch, evaluate=chance.random() < 0.3)
+    bits = chance.choice([32, 16, 8]) if {"linear", "cat"} & set(model.kinds) else 32
+    options: dict[str, Any] = {"state_bits": bits, "precision": chance.choice(["float32", "float32", "half"])}
+    allowed = Allowed(spill=chance.random() < 0.4, micro_batches=chance.choice([None, None, 1, 2, 3]))
+
+    def plan_of(limit: int | None) -> Plan:
+        own = step.copy()
+        request = requested(own, "opencl", caps=CAPS, memory_limit_bytes=limit, **options)
+        return plan_within(Fitting(own, "opencl", CAPS, request.names, request.options), allowed)
+
+    whole = step.copy().plan("opencl", caps=CAPS, **options)
+    for share in sorted(chance.uniform(0.1, 1.0) for _ in range(2)):
+        limit = whole.bytes - int(whole.arena_bytes * (1 - share))
+        try:
+            plan = plan_of(limit)
+        except OutOfMemory as error:
+            assert error.smallest_bytes is not None and error.smallest_bytes > limit, (options, allowed)
+            limit = error.smallest_bytes
+            plan = plan_of(limit)
+        assert plan.bytes <= limit, (options, allowed)
+        verify(plan)
