@@ -59,6 +59,17 @@ def _energy_model() -> dict[str, object]:
     return EnergyModel("test", "0", "2026-01-01", 60.0, 2, 1 << 20, rails, tuple(samples), {"contract": 1}).to_json()
 
 
+CEILINGS = {
+    "flops": 1e10,
+    "bytes_s": 1e10,
+    "to_device_bytes_s": 1e9,
+    "to_device_latency_s": 1e-5,
+    "to_host_bytes_s": 1e9,
+    "to_host_latency_s": 1e-5,
+    "others": 0.0,
+}
+
+
 def rich_run(path: Path) -> Path:
     """A finished run file that has a bit of everything."""
     made = MadeRun(
@@ -79,15 +90,7 @@ def rich_run(path: Path) -> Path:
         sensors_absent={"battery": "there is none"},
         recording_ns=12_000_000,
         loss=0.5,
-        ceilings={
-            "flops": 1e10,
-            "bytes_s": 1e10,
-            "to_device_bytes_s": 1e9,
-            "to_device_latency_s": 1e-5,
-            "to_host_bytes_s": 1e9,
-            "to_host_latency_s": 1e-5,
-            "others": 0.0,
-        },
+        ceilings=CEILINGS,
         energy_model=_energy_model(),
         no_energy_model="",
         stale_energy_model="the energy model of this device was measured with other kernels of contract",

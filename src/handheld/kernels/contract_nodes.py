@@ -167,60 +167,34 @@ def _conv_maps(
 
     Taps that see only padding, as the outer ones over an image of one pixel, are left out if they are terms.
     """
-    a_m, a_g, a_c, a_r, a_s = a_steps
-    first = [0, 0]
+    first = (0, 0)
     if node.op != "conv_weight" and phases == (1, 1):
-        axes = zip(rows, unit_step, step, off, b.shape[2:], taps[1:], strict=True)
-        live = [_live_taps(*axis) for axis in axes]
-        first = [low for low, _ in live]
+        first, counts = _live_taps(rows, unit_step, step, off, b.shape[2:], taps[1:])
         off = tuple(o + low * e for o, low, e in zip(off, first, step, strict=True))
-        taps = (taps[0], *(count for _, count in live))
+        taps = (taps[0], *counts)
         mnk = (*mnk[:2], math.prod(taps))
-    b_g, b_n, b_c, b_h, b_w = b_steps
     skip = tuple(p // math.gcd(p, e) for p, e in zip(phases, step, strict=True))
     within_reach(node, b, rows, unit_step, taps[1:], step, off)
-    limits = tuple(node.attrs["shape"])[2:]
+    *_, a_r, a_s = a_steps
     return ConvMaps(
-        groups * phases[0] * phases[1],
-        *mnk,
-        a_0=a.offset + first[0] * a_r + first[1] * a_s,
-        a_m=a_m,
-        a_g=a_g,
-        a_c=a_c,
-        a_r=a_r,
-        a_s=a_s,
-        a_size=graph.tensors[a.tensor].size,
-        b_0=b.offset,
-        b_g=b_g,
-        b_n=b_n,
-        b_c=b_c,
-        b_h=b_h,
-        b_w=b_w,
-        b_size=graph.tensors[b.tensor].size,
-        h=b.shape[2],
-        w=b.shape[3],
-        n_y=rows[0],
-        n_x=rows[1],
-        k_c=taps[0],
-        k_r=taps[1],
-        k_s=taps[2],
-        u_h=unit_step[0],
-        u_w=unit_step[1],
-        e_h=step[0],
-        e_w=step[1],
-        off_h=off[0],
-        off_w=off[1],
-        out_h=limits[0],
-        out_w=limits[1],
-        phase_h=phases[0],
-        phase_w=phases[1],
-        skip_h=skip[0],
-        skip_w=skip[1],
+        *(groups * phases[0] * phases[1], *mnk),
+        *(a.offset + first[0] * a_r + first[1] * a_s, *a_steps, graph.tensors[a.tensor].size),
+        *(b.offset, *b_steps, graph.tensors[b.tensor].size),
+        *(*b.shape[2:], *rows, *taps, *unit_step, *step, *off),
+        *(*node.attrs["shape"][2:], *phases, *skip),
     )
 
 
-def _live_taps(count: int, unit_step: int, step: int, off: int, size: int, taps: int) -> tuple[int, int]:
-    """The first tap of an axis that reaches a pixel of the image from any of `count` results, and the number of taps
-    from there to the last one."""
+def _live_taps(*axes: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Per axis, the first tap that reaches a pixel of the image, and the number of taps from there to the last one.
+
+    The arguments have a number per axis: results, their distance, that of taps, the pixel of the first tap of the first
+    result, pixels of the image, and taps.
+    """
+    (high, rows), (wide, columns) = (_live(*axis) for axis in zip(*axes, strict=True))
+    return (high, wide), (rows, columns)
+
+
+def _live(count: int, unit_step: int, step: int, off: int, size: int, taps: int) -> tuple[int, int]:
     live = [tap for tap in range(taps) if any(0 <= y * unit_step + off + tap * step < size for y in range(count))]
     return (live[0], live[-1] - live[0] + 1) if live else (0, taps)
