@@ -144,6 +144,14 @@ def test_fit_names_the_largest_batch_first(run, deep):
     assert "does not fit" in shown.stdout and max(map(len, shown.stdout.splitlines())) <= 80
 
 
+def test_fit_knows_the_batches_that_fit_as_they_are(run):
+    """Planning micro-batches for its table leaves nothing in the step."""
+    words = ("lenet5", "--on", "adreno-740", "--memory-limit", "956KiB", "--json")
+    largest = json.loads(run("fit", *words, "--points", "2").stdout)["largest_as_it_is"]["batch"]
+    plans = json.loads(run("plan", *words, "--batch", f"{largest},{largest + 1}").stdout)["batches"]
+    assert [plan["fits"] for plan in plans] == [True, False]
+
+
 def test_a_size_that_is_none(run, deep):
     for command in ("train", "profile", "verify", "fit"):
         data = ("--data", "digits") if command == "train" else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.text import Text
@@ -11,17 +11,18 @@ from rich.text import Text
 from handheld.cli import output
 from handheld.cli.data_options import PLAIN, DataOptions, with_example_options
 from handheld.cli.described import captured, device_caps
+from handheld.cli.growing import Search
 from handheld.cli.options import Data, Json, Precision, Size, Spec, nbytes
 from handheld.cli.placing import Goal, Wanted, placed
 from handheld.cli.plan import Device, plan_sizes
 from handheld.cli.stages import stages
 from handheld.cli.tables import Column, table
 from handheld.device import DeviceCaps, canonical
-from handheld.limits.curve import Curve, Point, curve, largest_as_it_is, largest_fitted
+from handheld.limits.curve import Curve, Point, Say, curve, largest_as_it_is, largest_fitted
 from handheld.limits.means import FittedSizes
 from handheld.limits.planning import Fitting
 from handheld.resolve import StepFile, open_model
-from handheld.run.fitting import Largest, Probe
+from handheld.run.fitting import Largest, Probe, Sizes
 
 SECONDS = 60.0
 POINTS = 8
@@ -39,6 +40,14 @@ Seconds = Annotated[
     float,
     typer.Option("--seconds", min=0, metavar="S", help="How long to look for each of the two batches; 0: do not."),
 ]
+Grows = Annotated[
+    Literal["batch", "image", "length"],
+    typer.Option(
+        "--largest",
+        help="What to look for: the largest batch; or, at this batch, the largest square image (in pixels) or the "
+        "longest sequence.",
+    ),
+]
 Points = Annotated[int, typer.Option("--points", min=2, metavar="N", help="How many limits the table has.")]
 
 
@@ -54,10 +63,11 @@ def fit(
     precision: Precision = "float32",
     points: Points = POINTS,
     seconds: Seconds = SECONDS,
+    grows: Grows = "batch",
     json: Json = False,
     given: DataOptions = PLAIN,
 ) -> None:
-    """Find the largest batch for a memory limit, and show what less memory costs.
+    """Find the largest batch, image or sequence for a memory limit, and show what less memory costs.
 
     A plan needs less memory if values of the forward pass are computed again in the backward pass. The
     table shows the time of the ops of a step for limits from none down to the smallest that can be
@@ -68,6 +78,7 @@ def fit(
     Examples:
     handheld fit mobilenet_v2 --size paper --on adreno-740 --memory-limit 1GiB
     handheld fit mine.py:make --data photos/ --batch 16
+    handheld fit resnet50 --size paper --batch 8 --largest image --on adreno-740
     """
     limit = nbytes(memory_limit)
     asked = Wanted(
@@ -77,19 +88,16 @@ def fit(
     caps = device_caps(on, precision)
     spec = open_model(what, size)
     count = batch or spec.default_batch
+    if grows != "batch":
+        Search(spec, count, data, given, on, limit, precision, grows).run(seconds, json)
+        return
     with stages(json) as say:
         say(f"capturing {spec.name} for a batch of {count}")
         step = captured(spec, count, data, given)
         plain = plan_sizes(step, count, None, canonical(on), caps, limit, precision)
         fitting = Fitting(plain.step, plain.device, caps, plain.names(count), plain.options, _description(on))
         made = curve(fitting, points, say)
-        sizes = FittedSizes(step, plain.device, caps, plain.names(count), plain.options)
-        sizes.prices, whole, least = fitting.prices, made.points[0].bytes, made.points[-1].bytes
-        as_it_is = again = None
-        if seconds:
-            as_it_is = largest_as_it_is(plain, Probe(count, whole, whole <= plain.available), seconds, say)
-            known = Probe(count, least, least <= plain.available)
-            again = largest_fitted(sizes, known, as_it_is.batch, seconds, say)
+        as_it_is, again = _largest(plain, fitting, made, count, seconds, say) if seconds else (None, None)
     result = {
         "model": spec.name,
         "device": on,
@@ -103,6 +111,18 @@ def fit(
         **_points(made),
     }
     output.print_json(result) if json else present(result, made)
+
+
+def _largest(
+    plain: Sizes, fitting: Fitting, made: Curve, count: int, seconds: float, say: Say
+) -> tuple[Largest, Largest]:
+    """The largest batch as it is, and with values computed again."""
+    whole, least = made.points[0].bytes, made.points[-1].bytes
+    as_it_is = largest_as_it_is(plain, Probe(count, whole, whole <= plain.available), seconds, say)
+    sizes = FittedSizes(plain.step, plain.device, plain.caps, plain.names(count), plain.options)
+    sizes.prices = fitting.prices
+    known = Probe(count, least, least <= plain.available)
+    return as_it_is, largest_fitted(sizes, known, as_it_is.batch, seconds, say)
 
 
 def _points(made: Curve) -> dict[str, object]:
@@ -158,8 +178,8 @@ def _answer(result: dict[str, Any]) -> str:
     if again is None or plain is None:
         return "The largest batch was not looked for (--seconds 0)"
     if not again["batch"]:
-        least = output.size(result["points"][-1]["bytes"])
-        return f"No batch fits into {room}. A batch of {result['batch']} needs at least {least}"
+        least = output.size(min(point["bytes"] for point in (*result["points"], *result["micro_batches"])))
+        return f"No batch fits into {room}. The smallest plan below, of a batch of {result['batch']}, needs {least}"
     if result["only_batches_of_the_file"]:
         without = "none" if not plain["batch"] else f"{plain['batch']:,}"
         return f"The largest batch of the step file that fits into {room} is {again['batch']:,}; as it is, {without}"

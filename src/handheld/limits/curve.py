@@ -15,8 +15,6 @@ from handheld.run.fitting import Largest, Probe, Sizes, largest
 from handheld.run.planning import Request
 
 Say = Callable[[str], None]
-#: How many numbers of micro-batches are shown.
-DIVIDED = 4
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,8 @@ def _divided(fitting: Fitting, say: Say) -> tuple[tuple[Point, ...], str]:
     found: list[Point] = []
     for count in () if why else splitting.counts():
         say(f"planning {count} micro-batches")
-        plan = told(splitting.plan(count), whole, seconds, fitting.prices)
-        if len(found) == DIVIDED or plan.bytes >= (found[-1].bytes if found else whole.bytes):
+        plan = told(splitting.trial(count), whole, seconds, fitting.prices)
+        if plan.bytes >= (found[-1].bytes if found else whole.bytes):
             break
         factor = 1 + time_of(plan)
         share = plan.bytes / whole.bytes

@@ -185,6 +185,14 @@ def _with_largest(error: OutOfMemory, request: Request, fitting: Fitting, allowe
     return with_largest(error, sizes, LARGEST_S, known)
 
 
+def smallest_plan(fitting: Fitting, available: int) -> Plan:
+    """A plan that fits, or the smallest one."""
+    if fitting.whole.bytes <= available:
+        return fitting.whole
+    least = fitting.least(True)
+    return least if least.bytes <= available else fitting.smallest
+
+
 class FittedSizes(Sizes):
     """Plans for other batch sizes that may compute values again. A probe is about the smallest plan of its batch."""
 
@@ -199,9 +207,7 @@ class FittedSizes(Sizes):
                 fitting = Fitting(self.step, self.device, self.caps, names, self.options)
                 if self.prices is not None:
                     fitting.prices = self.prices
-                smallest = fitting.whole if fitting.whole.bytes <= self.available else fitting.least(True)
-                if smallest.bytes > self.available:
-                    smallest = fitting.smallest
+                smallest = smallest_plan(fitting, self.available)
         except OutOfMemory as error:  # One tensor is too large for an allocation.
             return Probe(batch, None, False, str(error))
         except CaptureError as error:

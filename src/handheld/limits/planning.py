@@ -219,14 +219,15 @@ def _beats(one: Plan, other: Plan) -> bool:
 
 def impossible(fitting: Fitting, smallest: Plan, how: str) -> OutOfMemory:
     """The error that names the smallest limit, what prevents less, and `how` it is met."""
+    kept = "parameters and optimizer"
     if parts := parts_text(fitting.options):
-        how = f"in {parts}"
+        how, kept = f"in {parts}", "parameters, optimizer and the sums of gradients"
     state = sum(place.nbytes for place in smallest.state.values())
     rest = smallest.bytes - state - smallest.arena_bytes
     error = OutOfMemory(
         f"the plan needs {size_text(fitting.whole.bytes)} on {fitting.device}, but only "
         f"{size_text(fitting.available)} are available. {SMALLEST}{size_text(smallest.bytes)}, {how}: "
-        f"{size_text(state)} of parameters and optimizer, {size_text(rest)} of inputs and outputs, and "
+        f"{size_text(state)} of {kept}, {size_text(rest)} of inputs and outputs, and "
         f"{size_text(smallest.arena_bytes)} of values, most of which {bottleneck(smallest)} needs at one time. "
         "Try: a smaller batch",
         fitting.whole.bytes,

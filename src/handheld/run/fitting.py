@@ -192,7 +192,11 @@ def with_largest(
         return _of_file(error, text, sizes)
     if sizes.state_bytes > sizes.available:
         state = f"the state alone (parameters, optimizer) has {size_text(sizes.state_bytes)}"
-        return error.again(f"{text}. No batch fits: {state}. Try: a smaller model, or a device with more memory", None)
+        least = error.smallest_bytes or sizes.caps.global_mem_bytes + 1
+        more = "a device with more memory"
+        if least <= sizes.caps.global_mem_bytes:
+            more = f"a limit of {size_text(least)} or more"
+        return error.again(f"{text}. No batch fits: {state}. Try: {more}, or a smaller model", None)
     needed = error.smallest_bytes or error.needed_bytes
     start = [sizes.empty, *known, Probe(sizes.batch, needed, False)]
     found = largest(sizes.probe, start, sizes.available, seconds)
