@@ -64,6 +64,7 @@ class DeviceCaps:
     fp16: bool = False
     fp64: bool = False
     vector_width: int = 4  # floats in a register
+    vector_rate: int = 1  # Registers of 16 floats that a core multiplies per cycle; 1 if that is not known.
     #: What a CPU's compiler does not use by default (plan/widen.py), or the matrix units of a GPU (`MATRIX` in
     #: kernels/contract_local.py).
     features: str = ""

@@ -132,3 +132,18 @@ def test_users_do_not_see_what_compilers_print_after_success() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "Non-empty" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "width", "rate"),
+    [
+        ("AuthenticAMD", "26", 16, 2),
+        ("AuthenticAMD", "25", 16, 1),
+        ("AuthenticAMD", "26", 8, 1),
+        ("GenuineIntel", "26", 16, 1),
+    ],
+)
+def test_vectors_per_cycle(vendor: str, family: str, width: int, rate: int) -> None:
+    core = f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: 2\n\n"
+    assert vectors.rate_of(core * 2, width) == rate
+    assert vectors.rate_of("", width) == vectors.rate_of("cpu family : old", width) == 1

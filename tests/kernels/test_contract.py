@@ -205,3 +205,15 @@ def test_maps_have_the_order_of_the_kernels() -> None:
     found = re.findall(r"#define MAP_PARAMS ((?:.*\\\n)*.*)", read_cl("contract_maps.cl"))
     for text, record in zip(found, (MatmulMaps, ConvMaps), strict=True):
         assert tuple(name.lower() for name in re.findall(r"int (\w+)", text)) == record._fields
+
+
+@pytest.mark.parametrize(("images", "parts"), [(4, 1), (128, 2)])
+def test_weight_gradients_of_few_pixels_have_smaller_blocks(images, parts):
+    """All cores have a block without partial sums, which take longer to add up than a few terms."""
+    x, w = (images, 128, 4, 4), (128, 128, 3, 3)
+    attrs = {"shape": w, "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    graph = make("conv_weight", [np.zeros(x, np.float32)] * 2, None, [(w, "f32")], attrs)[0]
+    caps = caps_of_kind("cpu", vector_width=16, compute_units=2)
+    lowered = contract.lower_conv_weight(graph.nodes[0], graph, caps)
+    (work,) = (launch.global_size for launch in lowered.launches if launch.kernel == "direct")
+    assert work[2] == parts and work[0] * work[2] >= 4

@@ -84,9 +84,14 @@ def tiles(channels: int, kind: str = "cpu") -> winograd.Tiles | None:
 
 
 def test_it_is_used_where_it_pays():
-    """Not with few channels, where the tiles cost more than they save, and not on GPUs."""
+    """Not with few channels, where the tiles cost more than they save, not on GPUs, and not where cores multiply two
+    vectors per cycle."""
     assert tiles(256) is not None and tiles(64) is not None
     assert tiles(16) is None and tiles(256, "gpu") is None
+    node, graph = layer(256).nodes[0], layer(256)
+    fast = device("cpu", vector_width=16, vector_rate=2)
+    assert {"winograd": 1} in contract.candidates(node, graph, fast)
+    assert "direct" in contract.lower_conv(node, graph, fast).why
 
 
 def test_more_elements_than_an_index_counts(monkeypatch):

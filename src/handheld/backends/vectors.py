@@ -63,6 +63,9 @@ __kernel void attempt(const __global float *x, __global float *y) {
 )
 
 
+ZEN_5 = 26  # a family of processors
+
+
 class Probe(Protocol):
     """Runs a small program on a device."""
 
@@ -125,6 +128,15 @@ def has_features(cpuinfo: str, features: str) -> bool:
     """Whether every core has all of these features."""
     cores = [set(line.split(":")[1].split()) for line in cpuinfo.splitlines() if line.startswith("flags")]
     return bool(cores) and set(features.split(",")) <= set.intersection(*cores)
+
+
+def rate_of(cpuinfo: str, width: int) -> int:
+    """`DeviceCaps.vector_rate`: 2 on processors that are known to multiply two vectors of 16 floats per cycle."""
+    facts = dict(line.split(":", 1) for line in cpuinfo.splitlines() if ":" in line)
+    known = {name.strip(): value.strip() for name, value in facts.items()}
+    family = known.get("cpu family", "")
+    zen5 = known.get("vendor_id") == "AuthenticAMD" and family.isdigit() and int(family) >= ZEN_5
+    return 2 if zen5 and width == 16 else 1
 
 
 def _works(probe: Probe, features: str) -> bool:

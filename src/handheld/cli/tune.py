@@ -214,10 +214,11 @@ def present(tuner: Tuner, seconds: float) -> None:
     done = sum(row.entry is not None and row.entry.done for row in rows)
     failed = sum(len(row.entry.failed) for row in rows if row.entry)
     lines = [
-        ("step", _gain(before, after)),
+        ("step", _gain(before, after) if known else "nothing was measured yet"),
         (
             "tuned",
             f"{done} of {output.count(len(rows), 'shape')} after {output.duration(seconds)}"
+            + (f", {len(known) - done} in part" if len(known) > done else "")
             + ("" if done == len(rows) else "; the same command continues"),
         ),
     ]

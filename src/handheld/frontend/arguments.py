@@ -111,7 +111,7 @@ def check_call(loss: Callable[..., torch.Tensor], targets: tuple[object, ...], i
         raise CaptureError(
             f"the loss gets the output of the model and {len(targets)} targets, which does not match its arguments: "
             f"{error}. The first {inputs} tensors of the batch go to the model, the rest to the loss. "
-            "Try: a batch with all targets, or another value of inputs="
+            "Try: a batch with all targets (data with labels), or another value of inputs="
         ) from None
     except ValueError:
         pass  # A function written in C does not describe its arguments.

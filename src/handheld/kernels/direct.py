@@ -21,6 +21,8 @@ from handheld.kernels.reshape import OWN, half_output, within
 
 #: The same limits as in direct.cl.
 REGION, TERMS, TOTAL, MOST_ROWS, SLAB = 32768, 256, 65536, 512, 64
+#: Weight gradients of few pixels have smaller blocks, with at least so many channels, so that all cores have one.
+FEW_TERMS, LEAST_CHANNELS = 1024, 16
 
 #: Blocks with all pixels: for this many bytes of weights or more, and about this many lanes; elements of their panels.
 MANY_WEIGHTS, WHOLE_LANES, MOST_PANEL = 1 << 19, 256, 65536
@@ -172,8 +174,12 @@ def _weight(problem: Problem, side: Side, tile_rows: int, vectors: int, all_lane
     channels = min(side.channels, room // side.all_taps, REGION // side.pitch(images, rows))
     if channels < 1:
         return None
-    channels = -(-side.channels // -(-side.channels // channels))
-    blocks = -(-side.channels // channels) * -(-problem.m // lanes) * problem.sets
+    others = -(-problem.m // lanes) * problem.sets
+    count = -(-side.channels // channels)
+    if problem.k <= FEW_TERMS:  # Adding up parts would take longer than to share less.
+        count = max(count, min(-(-2 * units // others), side.channels // LEAST_CHANNELS))
+    channels = -(-side.channels // count)
+    blocks = -(-side.channels // channels) * others
     splits = 1 if blocks >= 2 * units else min(-(-2 * units // blocks), side.images)
     part = round_up(-(-side.images // splits), images if side.images >= splits * images else 1)
     splits = -(-side.images // part)

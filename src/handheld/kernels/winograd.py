@@ -4,7 +4,8 @@
     conv_weight         [ input, grads ──► 16 products ] ──► taps
 
 16 multiplications replace 36, but tiles go through memory. `cut` estimates both, and decides which convolutions gain.
-A part has so few rows of tiles that its tiles stay in the cache.
+None do on processors that multiply two vectors of 16 floats per cycle: there, direct.cl is faster. A part has so few
+rows of tiles that its tiles stay in the cache.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def cut(problem: Problem, caps: DeviceCaps, always: bool = False) -> Tiles | Non
     part = min(max(PART // row_bytes, 1, -(-rows // MOST_PARTS)), rows)
     part = -(-rows // -(-rows // part))
     tiles = Tiles(channels, rows, down, across, next(n for n in (16, 8, 4) if n <= across), part)
-    pays = always or _gains(problem, tiles, images * high * wide, row_bytes)
+    pays = always or (caps.vector_rate == 1 and _gains(problem, tiles, images * high * wide, row_bytes))
     return tiles if pays and _counts(problem, tiles) else None
 
 

@@ -109,7 +109,8 @@ class Losses:
         if self.patience:
             text += ", and was not finite in the steps before: activations are too large for half precision"
         if self.replay is None:
-            text += ". Try: a lower learning rate, or find_nan=True (--find-nan) to see which op caused it"
+            bad = "data without NaN" if step <= 1 else "a lower learning rate"
+            text += f". Try: {bad}, or find_nan=True (--find-nan) to see which op caused it"
         else:
             cause = self.replay.find()
             text += f": {cause.text}"

@@ -91,7 +91,10 @@ class Verification:
 
 def _largest(rows: Sequence[Row]) -> str:
     worst = max(rows, key=lambda row: row.error, default=None)
-    return "nothing was compared" if worst is None else f"the largest error is {worst.error:.1e} in {worst.where}"
+    if worst is None:
+        return "nothing was compared"
+    own = f" (PyTorch's own: {worst.float32_error:.1e})" if worst.float32_error is not None else ""
+    return f"the largest relative error is {worst.error:.1e}{own} in {worst.where}"
 
 
 def verify_plan(plan: Plan, batch: Sequence[Any], graph: str = "train", tolerance: float = TOLERANCE) -> Verification:

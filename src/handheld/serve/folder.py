@@ -141,7 +141,7 @@ def _row(name: str, run: Run) -> Listed:
         device=_device(run),
         batch=next((step.batch for step in run.steps()), None),
         step_ms=times.median if times is not None and times.n >= ENOUGH else run.step_ms()[0],
-        steps=len(run.steps()),
+        steps=sum(step.graph == run.graph for step in run.steps()),
         joules=rail.joules_step if rail else None,
         peak_bytes=run.memory_summary().peak_bytes,
         begun=begun * 1e-9 if begun else None,

@@ -27,5 +27,5 @@ def get(name: str, size: str | int | None = None, **options: Option) -> Workload
         name, size = ALIASES[name]
     if name not in WORKLOADS:
         hint = suggestion(name, WORKLOADS, "handheld bench --list, which lists them")
-        raise HandheldError(f"there is no workload {name!r}. {hint}")
+        raise HandheldError(f"there is no workload {name!r}. {hint}. A model of your own is file.py:function")
     return WORKLOADS[name].with_options(size, **options)

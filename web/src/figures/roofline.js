@@ -47,7 +47,7 @@ export function Roofline({ ops, ceilings, why }) {
     hooks: { draw: [(u) => { drawCeilings(u, ceilings, ranges); drawPoints(u, points, size); }], setCursor: [(u) => tip(u, points, size, ceilings)] },
   });
   const above = points.filter((p) => p.y > 1.05 * roofOf(p.x, ceilings)).length;
-  return html`${ceilings.low && html`<${Callout} kind="note" title="The ceilings are too low"><p>They are ${ceilings.low}.</p></${Callout}>`}
+  return html`${ceilings.low && html`<${Callout} kind="note" title="The ceilings are probably too low"><p>They are ${ceilings.low}.</p></${Callout}>`}
     <${Figure} id="roofline" title="Rate and work per byte of each op" legend=${PHASES.map((name) => [name, name])}
       note=${`One circle per op; a larger circle takes longer. ${ceilings.why || "Close to the sloped line an op is limited by memory bandwidth, close to the flat one by arithmetic, far below both by something else (launches, little parallel work, access patterns)."} ${aboveText(above, ceilings)}Ops without arithmetic are not shown.`}>
     <${Plot} options=${options} data=${data} height=${380} label="Roofline" />

@@ -14,7 +14,7 @@ from handheld.backends.hints import driver_hint
 from handheld.backends.matrix_units import matrix_units
 from handheld.backends.names import chosen, device_name
 from handheld.backends.opencl.unknown_cpu import name_processor
-from handheld.backends.vectors import cpuinfo, vectors_of
+from handheld.backends.vectors import cpuinfo, rate_of, vectors_of
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
 from handheld.kernels.base import Launch
@@ -97,7 +97,8 @@ def caps_of(device: cl.Device) -> DeviceCaps:
     identity = device.name, device.platform.version, device.driver_version
     width, features = vectors_of(plain, identity, _Probe(device))
     units = matrix_units(plain, identity, _Probe(device))
-    return replace(plain, vector_width=width, features=features or units)
+    rate = rate_of(cpuinfo(), width) if kind == "cpu" else 1
+    return replace(plain, vector_width=width, vector_rate=rate, features=features or units)
 
 
 class _Probe:

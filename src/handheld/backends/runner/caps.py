@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from handheld.backends.matrix_units import matrix_units
 from handheld.backends.names import device_name
 from handheld.backends.runner.link import Link
 from handheld.backends.runner.probe import RunnerProbe
-from handheld.backends.vectors import vectors_of
+from handheld.backends.vectors import rate_of, vectors_of
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
 
@@ -67,4 +67,5 @@ def _caps(link: Link, entry: dict[str, Any], available: int) -> DeviceCaps:
     probe = RunnerProbe(link, int(entry["index"]), plain)
     width, features = vectors_of(plain, identity, probe)
     units = matrix_units(plain, identity, probe)
-    return DeviceCaps(**{**plain.to_json(), "vector_width": width, "features": features or units})
+    rate = rate_of(probe.processor(), width) if kind == "cpu" else 1
+    return replace(plain, vector_width=width, vector_rate=rate, features=features or units)
