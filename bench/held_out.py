@@ -81,7 +81,7 @@ def row_of(name: str, found: list[Shape], absent: int, caps: DeviceCaps) -> Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--on", default="opencl")
-    parser.add_argument("--only", default="vgg16,unet,alexnet,inception_v3,transformer")
+    parser.add_argument("--only", default="vgg16,unet,alexnet,inception_v1,transformer")
     parser.add_argument("--size", default="small")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--json")
