@@ -153,3 +153,9 @@ def test_conv_epilogue(kind, guarded, groups, kernel):
             plus[..., :2] = 0
             plus[..., 5:] = 0
         close(got, (want + plus).relu())
+
+
+@pytest.mark.parametrize("channels", [2, 3, 6])
+def test_few_output_channels(channels):
+    """Forward convolutions go to direct.cl from three channels on."""
+    run_conv("cpu", numbers(3, 5, 13, 21), numbers(channels, 5, 5, 5, seed=1), padding=(2, 2), vector_width=16)

@@ -23,6 +23,7 @@ from handheld.kernels.reshape import OWN, half_output, within
 REGION, TERMS, TOTAL, MOST_ROWS, SLAB = 32768, 256, 65536, 512, 64
 #: Weight gradients of few pixels have smaller blocks, with at least so many channels, so that all cores have one.
 FEW_TERMS, LEAST_CHANNELS = 1024, 16
+FEW_CHANNELS = 3  # the fewest output channels of a forward convolution
 
 #: Blocks with all pixels: for this many bytes of weights or more, and about this many lanes; elements of their panels.
 MANY_WEIGHTS, WHOLE_LANES, MOST_PANEL = 1 << 19, 256, 65536
@@ -82,20 +83,25 @@ def side_of(problem: Problem) -> Side:
     return Side(rest, *grid, maps.k_c, taps, unit, step)
 
 
+def _forward(problem: Problem) -> bool:
+    """Whether it is a convolution, and not one of its gradients."""
+    return problem.mode == "CONV" and problem.conv.e_h > 0
+
+
 def blocks(problem: Problem, caps: DeviceCaps) -> Blocks | None:
     """How to cut a problem, or None if another kernel is better.
 
     Another kernel is better in these cases. A convolution with one tap is a matrix product. Few output channels
-    leave lanes idle. Very long rows or large kernels do not fit the region. With 16 registers of 8 floats only the
-    weight gradients gain: there, register blocks (contract_register.cl) would transpose the image for every tap;
-    in the other directions they pack as fast.
+    leave lanes idle, which forward convolutions can afford. Very long rows or large kernels do not fit the
+    region. With 16 registers of 8 floats only the weight gradients gain: there, register blocks
+    (contract_register.cl) would transpose the image for every tap; in the other directions they pack as fast.
     """
     wide = caps.vector_width >= 16
     if (
         caps.kind != "cpu"
         or not (wide or problem.mode == "WEIGHT")
         or problem.mode == "MATMUL"
-        or problem.m < 8
+        or problem.m < (FEW_CHANNELS if _forward(problem) else 8)
         or problem.k == 0
     ):
         return None
