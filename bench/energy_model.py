@@ -32,6 +32,7 @@ from handheld.analyse.rails import rails
 from handheld.backends.base import describe
 from handheld.cost.energy import EnergyModel
 from handheld.graph.graph import Graph
+from handheld.measure import ceilings
 from handheld.measure.jobs import alone
 from handheld.plan.plan import Plan
 from handheld.plan.signature import signature
@@ -251,6 +252,8 @@ def measure_all(options: argparse.Namespace, folder: Path) -> None:
     caps = describe(options.on)
     model = energy_models.stored(caps)[0] if options.stored else None
     if model is None:
+        if ceilings.stored(caps) is None:
+            ceilings.measure(options.on)
         few = None if options.few is None else small(options.few)
         model = calibrate(options.on, ops=few, sensors=options.sensors, seconds=options.window)
         energy_models.store(model, caps)
