@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from handheld.graph.dtypes import F16
 from handheld.graph.graph import Graph, Node
 from handheld.kernels.base import Lowered
 from handheld.plan.lowering import family
@@ -30,6 +31,6 @@ def arithmetic(plan: Plan) -> str:
 
 def _of(node: Node, graph: Graph, lowered: Lowered) -> str:
     if any(UNITS in launch.text for launch in lowered.launches):
-        halves = sum(graph.tensors[view.tensor].dtype == "f16" for view in node.inputs[:2])
+        halves = sum(graph.tensors[view.tensor].dtype == F16 for view in node.inputs[:2])
         return f"{3 - halves}xtf32"
     return "half" if node.attrs.get("arithmetic") == "half" else FLOAT32
