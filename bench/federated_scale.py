@@ -149,7 +149,7 @@ def run_directly(server: Any, devices: Any, clients: int) -> None:
             return devices(message, context)
 
         def get_nodes(self) -> Any:
-            raise NotImplementedError
+            raise NotImplementedError("the server only calls get_node_ids and send_and_receive")
 
         set_run = create_message = push_messages = pull_messages = run = get_nodes
 

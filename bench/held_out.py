@@ -10,7 +10,6 @@ best variants take turns; a gain below 2% is noise and counts as 1.
 from __future__ import annotations
 
 import argparse
-import math
 import tempfile
 import warnings
 from dataclasses import dataclass
@@ -101,7 +100,7 @@ def main() -> None:
         if options.json:
             save(options.json, "Default choices for shapes without a record", rows)
     if every:
-        mean = math.exp(sum(math.log(shape.loss) for shape in every) / len(every))
+        mean = geometric_mean(shape.loss for shape in every)
         print(f"all {len(every)} shapes: {mean:.3f}, worst {max(shape.loss for shape in every):.2f}")
 
 

@@ -31,6 +31,17 @@ def make():
     return model, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), 0.1), (words, words)
 """
 
+LARGE = """
+import torch
+from torch import nn
+
+def make():
+    layers = nn.Conv2d(3, 4, 41, stride=8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+    model = nn.Sequential(*layers)
+    batch = torch.rand(2, 3, 96, 96), torch.zeros(2, dtype=torch.int64)
+    return model, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), 0.1), batch
+"""
+
 
 def test_images_masks_and_classes() -> None:
     x, mask, label = torch.rand(2, 3, 8, 8), torch.zeros(2, 8, 8, dtype=torch.int64), torch.tensor([0, 1])
@@ -75,4 +86,19 @@ def test_the_longest_sequence_of_a_users_model(run, tmp_path) -> None:
 @pytest.mark.parametrize(("what", "kind"), [("gpt", "image"), ("squeezenet", "length")])
 def test_sizes_that_a_model_does_not_have(run, what: str, kind: str) -> None:
     refused = run("fit", what, "--largest", kind, "--on", "adreno-740")
-    assert refused.exit_code == 1 and "whose size can be chosen. Try: --largest batch" in refused.output
+    assert refused.exit_code == 1 and "Try: --largest batch" in refused.output
+
+
+def test_a_workload_of_one_size(run) -> None:
+    refused = run("fit", "lenet5", "--largest", "image", "--on", "adreno-740")
+    assert refused.exit_code == 1 and "lenet5 has no images whose size can be chosen" in refused.output
+
+
+def test_a_model_that_takes_no_small_images(run, tmp_path) -> None:
+    """The search begins with the model's own size. Its sizes below 64 pixels do not run."""
+    file = tmp_path / "large.py"
+    file.write_text(LARGE)
+    words = ("fit", f"{file}:make", "--largest", "image", "--on", "adreno-740", "--memory-limit", "8MiB")
+    found = json.loads(run(*words, "--json").stdout)
+    assert found["largest"] > 96 and found["exact"] and not found["why_no_larger"]
+    assert min(tried["size"] for tried in found["tried"]) == 96

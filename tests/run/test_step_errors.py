@@ -12,7 +12,7 @@ from torch import nn
 
 import handheld
 from handheld.backends.base import describe
-from handheld.errors import BatchError, CaptureError, HandheldError
+from handheld.errors import BatchError, CaptureError, HandheldError, NonFiniteLoss
 from helpers.nets import batch, net, sgd
 
 
@@ -128,3 +128,12 @@ def test_features_that_a_compiler_refuses_are_asked_for_no_more(monkeypatch: pyt
     with trainer:
         assert trainer.plan.caps.kind == "cpu" and not trainer.plan.caps.features
         assert np.isfinite(float(trainer.step(*batch())))
+
+
+def test_a_loss_that_is_nan_at_once() -> None:
+    """In the first step, no learning rate has done anything yet."""
+    model = torch.nn.Linear(4, 2)
+    batch = (torch.full((8, 4), float("nan")), torch.zeros(8, dtype=torch.int64))
+    step = handheld.capture(model, torch.nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), 0.1), batch)
+    with step.plan("reference:cpu").start() as trainer, pytest.raises(NonFiniteLoss, match="Try: data without NaN"):
+        trainer.fit([batch], epochs=1)

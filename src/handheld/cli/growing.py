@@ -15,13 +15,11 @@ from handheld.cli.plan import plan_sizes
 from handheld.cli.prepare import examples, load_example
 from handheld.cli.stages import stages
 from handheld.cli.tables import Column, table
-from handheld.device import canonical
+from handheld.device import DeviceCaps, canonical
 from handheld.errors import HandheldError
-from handheld.limits.growing import Grown, Kind, grow, name_of, regrown
+from handheld.limits.growing import Grown, Kind, grow, name_of, own_axes, regrown
 from handheld.limits.planning import Fitting
-from handheld.limits.prices import DevicePrices
 from handheld.resolve import Factory, ModelSpec, Suite
-from handheld.run.fitting import Sizes
 from handheld.step import Step
 
 #: The options of workloads that set these sizes.
@@ -43,20 +41,11 @@ class Search:
 
     def run(self, seconds: float, json: bool) -> None:
         caps = device_caps(self.device, self.precision)
-        prices: list[DevicePrices] = []
+        available = min(self.limit or caps.global_mem_bytes, caps.global_mem_bytes)
         with stages(json) as say:
             base = self._base()
-
-            def make(size: int) -> Fitting:
-                sizes = self._sizes(base, size)
-                fitting = Fitting(sizes.step, sizes.device, caps, sizes.names(self.batch), sizes.options)
-                if prices:
-                    fitting.prices = prices[0]
-                prices[:] = [fitting.prices]
-                return fitting
-
-            available = min(self.limit or caps.global_mem_bytes, caps.global_mem_bytes)
-            found = grow(make, self.kind, available, seconds, say)
+            own = min(own_axes(base, self.kind))
+            found = grow(lambda size: self._fitting(base, size, caps), self.kind, own, available, seconds, say)
         result = {
             "model": self.spec.name,
             "device": self.device,
@@ -73,11 +62,11 @@ class Search:
         output.print_json(result) if json else _present(result, found, self.kind)
 
     def _base(self) -> Any:
-        """The example batch that grows; None for a workload, which makes its own."""
+        """The example batch that grows. A workload then makes its own, with a model of that size."""
         if self.data is not None:
             return examples(load_example(self.data, self.batch, 0, self.spec, self.given), 1)[0]
         if isinstance(self.spec, Suite):
-            return None
+            return self.spec.example(self.batch)
         if not isinstance(self.spec, Factory):
             raise HandheldError(
                 f"a step file has the sizes that it was packaged with, so no {name_of(self.kind)} can grow. "
@@ -85,15 +74,14 @@ class Search:
             )
         return self.spec.need_example(self.batch)
 
-    def _sizes(self, base: Any, size: int) -> Sizes:
-        caps = device_caps(self.device, self.precision)
-        step = self._step(base, size)
-        return plan_sizes(step, self.batch, None, canonical(self.device), caps, self.limit, self.precision)
+    def _fitting(self, base: Any, size: int, caps: DeviceCaps) -> Fitting:
+        step, device = self._step(base, size), canonical(self.device)
+        sizes = plan_sizes(step, self.batch, None, device, caps, self.limit, self.precision)
+        return Fitting(sizes.step, device, caps, sizes.names(self.batch), sizes.options)
 
     def _step(self, base: Any, size: int) -> Step:
-        if base is not None:
+        if self.data is not None or not isinstance(self.spec, Suite):
             return self.spec.step([self.batch], 0, regrown(base, self.kind, size))
-        assert isinstance(self.spec, Suite)
         spec = copy.copy(self.spec)
         try:
             spec.workload = spec.workload.with_options(**{OPTIONS[self.kind]: size})
@@ -120,9 +108,11 @@ def _present(result: dict[str, Any], found: Grown, kind: Kind) -> None:
     output.out.print(output.grid(lines))
     output.out.print()
     rows = [
-        (of.format(p.batch), output.size(p.nbytes) if p.nbytes else "-", "fits" if p.fits else "does not fit")
+        (of.format(p.batch), output.size(p.nbytes), "fits" if p.fits else "does not fit")
+        if p.nbytes
+        else (of.format(p.batch), "-", "does not run")
         for p in found.tried
     ]
-    output.out.print(table([Column(name, name_of=True), Column("smallest memory"), Column("")], rows))
+    output.out.print(table([Column(name, name_of=True), Column("memory"), Column("")], rows))
     if found.why:
         output.out.print(f"A larger one does not run with this model: {found.why}")

@@ -36,8 +36,9 @@ class Grown:
     why: str = ""
 
 
-def grow(make: Make, kind: Kind, available: int, seconds: float, say: Callable[[str], None]) -> Grown:
-    """Looks for the largest size for about `seconds`. A size with which the model does not run counts as too large."""
+def grow(make: Make, kind: Kind, own: int, available: int, seconds: float, say: Callable[[str], None]) -> Grown:
+    """Looks for the largest size for about `seconds`, from the model's own size on. A size with which the model does
+    not run counts as too large."""
     unit, failures = UNIT[kind], dict[int, HandheldError]()
 
     def probe(multiple: int) -> Probe:
@@ -52,12 +53,12 @@ def grow(make: Make, kind: Kind, available: int, seconds: float, say: Callable[[
             return Probe(multiple, None, False, str(error))
         return Probe(multiple, needed, needed <= available)
 
-    first = probe(1)
+    first = probe(max(own // unit, 1))
+    if first.batch in failures:
+        raise failures[first.batch]
     found = largest(probe, [Probe(0, None, True), first], available, seconds)
     above = next((entry for entry in found.tried if not entry.fits and entry.batch > found.batch), None)
     error = failures.get(above.batch) if above else None
-    if error is not None and not found.batch:
-        raise error
     tried = tuple(Probe(p.batch * unit, p.nbytes, p.fits, p.why) for p in found.tried if p.batch)
     return Grown(found.batch * unit, found.exact, tried, str(error) if error else "")
 
@@ -72,11 +73,16 @@ def regrown(example: Any, kind: Kind, size: int) -> Any:
 
     Images are arrays of four axes with numbers that are not integers; sequences are arrays of two axes with integers.
     """
+    return _changed(example, kind, own_axes(example, kind), size)
+
+
+def own_axes(example: Any, kind: Kind) -> tuple[int, ...]:
+    """The height and width of the images in an example, or the length of its sequences."""
     own = next(filter(None, (_own(array, kind) for array in _arrays(example))), None)
     if own is None:
         what = "images: arrays of (batch, channels, height, width)" if kind == "image" else "words: (batch, length)"
         raise HandheldError(f"the example batch has no {what}. Try: --largest batch")
-    return _changed(example, kind, own, size)
+    return own
 
 
 def _arrays(value: Any) -> Iterator[Any]:

@@ -54,7 +54,7 @@ class DevicePrices:
 def prices_of(caps: DeviceCaps, choices: Mapping[str, Choice], name: str = "") -> DevicePrices:
     """The prices on a device. `name` is that of a shipped description."""
     try:
-        # Half of the import time of a plan, which most plans do not need.
+        # Imported here: it takes half of the time that imports need, and a plan that fits needs no prices.
         from handheld.forecast.model import cost_model
 
         model = cost_model(caps, name)
