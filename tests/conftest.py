@@ -34,6 +34,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """`-n auto`: one process more than cores, because many tests wait for a process that they started."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_finish() -> None:
     """From now on the collector leaves alone what was imported. None of it is garbage."""
     gc.freeze()

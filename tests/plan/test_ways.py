@@ -57,6 +57,7 @@ def test_only_drivers_with_a_cache_keep_their_programs() -> None:
 
 
 def test_descriptions_without_avoid_are_read() -> None:
-    data = describe("opencl").to_json()
+    caps = describe("opencl")
+    data = caps.to_json()
     del data["avoid"]
-    assert DeviceCaps.from_json(data) == replace(describe("opencl"), avoid="")
+    assert DeviceCaps.from_json(data) == replace(caps, avoid="")

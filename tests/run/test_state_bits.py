@@ -156,7 +156,7 @@ def test_what_lies_between_two_parameters_does_not_count(width: int, saved: floa
     assert any(unit.has_gaps for unit in plan.units)
     if saved:
         limit = plan.bytes - int(plan.arena_bytes * saved)
-        plan = step.copy().plan("opencl", state_bits=bits, memory_limit_bytes=limit)
+        plan = step.copy().plan("opencl", state_bits=bits, memory_limit_bytes=limit, micro_batches=1)
     states = []
     for each in (step.copy().plan("reference:cpu", state_bits=bits), plan):
         with each.start() as trainer:
