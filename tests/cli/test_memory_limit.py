@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 
 import numpy as np
 import pytest
@@ -35,6 +36,15 @@ def make():
     blocks = [part for _ in range(4) for part in (nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.GELU())]
     model = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
     batch = torch.randn(8, 4, 16, 16), torch.zeros(8, dtype=torch.int64)
+    return model, nn.functional.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), batch
+"""
+WIDE = """
+import torch
+from torch import nn
+
+def make():
+    model = nn.Sequential(nn.Linear(32, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 7))
+    batch = torch.randn(512, 32), torch.zeros(512, dtype=torch.int64)
     return model, nn.functional.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), batch
 """
 WORDS = ("--steps", "6", "--no-ceilings", "--no-report", "--json")
@@ -100,6 +110,15 @@ def test_profile_repeats_a_fitted_run(run, deep):
         assert a.meta["fit"] and a.meta["plan_bytes"] <= TIGHT
         assert (a.meta["plan_hash"], a.meta["fit"]) == (b.meta["plan_hash"], b.meta["fit"])
     fails(run("profile", "--like", "tight.run", "--memory-limit", "1GB"), "--memory-limit cannot be combined with")
+
+
+def test_profile_says_that_a_training_would_divide_its_batches(run, work):
+    """The model has no batch norm, and without one of its wide layers at a time it cannot be computed."""
+    (work / "wide.py").write_text(WIDE)
+    step = handheld.capture(*runpy.run_path(str(work / "wide.py"))["make"]())
+    limit = int(step.plan("opencl").bytes * 0.6)
+    result = run("profile", "wide.py:make", "--memory-limit", str(limit), *WORDS[:-1])
+    fails(result, "handheld train fits: it runs a batch in", "micro-batches of", "a profile is of whole batches")
 
 
 def test_verify_compares_what_is_computed_again(run, deep):

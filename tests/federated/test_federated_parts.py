@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
 import handheld
+from handheld.data.batches import ArrayData
 from handheld.errors import HandheldError, ResultsError
 from handheld.federated.app import write_app
 from handheld.federated.compress import Form, decode, encode
-from handheld.federated.local import Site, Work
+from handheld.federated.local import Site, Trained, Work
 from handheld.federated.model import arrays_of, difference, exchanged, mark, problem_of
 from handheld.federated.page import federated_page
 from handheld.federated.protocols import as_data
@@ -32,6 +33,13 @@ from handheld.federated.record import (
 from handheld.federated.select import Select
 from handheld.package import load
 from helpers.federated import BATCH, make_data, make_step, network
+
+
+class Rail(NamedTuple):
+    """What a site takes from a rail of a run."""
+
+    watts: float
+    rail: str
 
 
 def other_step(model: torch.nn.Module, batch: int = BATCH) -> handheld.Step:
@@ -144,6 +152,35 @@ def test_selection() -> None:
     assert select.steps({"batches": 100, "step-seconds": 60.0}, 1) == 1
     with pytest.raises(HandheldError, match="percentage"):
         Select(battery_floor=130)
+
+
+def test_a_site_with_little_memory_divides_its_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same update from the same model, and a step is still one of the training: the server plans with its time."""
+
+    def step_of_wide() -> handheld.Step:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(32, 512), torch.nn.ReLU(), torch.nn.Linear(512, 7))
+        batch = (torch.zeros(512, 32), torch.zeros(512, dtype=torch.long))
+        return handheld.capture(model, torch.nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), 0.1), batch)
+
+    random = np.random.default_rng(0)
+    data = ArrayData(random.normal(size=(1024, 32)).astype(np.float32), random.integers(0, 7, 1024), batch_size=512)
+    monkeypatch.setattr("handheld.federated.local.main_rail", lambda run, device: Rail(2.0, "made up"))
+    found, marks = list[Trained](), list[str]()
+    for share in (1.0, 0.6):
+        step = step_of_wide()
+        site = Site(step, "opencl", int(step.copy().plan("opencl").bytes * share))
+        assert bool(site.trainer.plan.options.get("parts")) == (share < 1)
+        found.append(site.train(arrays_of(step), data, Work(1, epochs=2)))
+        marks.append(str(site.facts()["model"]))
+        site.close()
+    whole, divided = found
+    assert marks[0] == marks[1] and (whole.samples, whole.steps) == (divided.samples, divided.steps) == (2048, 4)
+    for name, value in whole.arrays.items():
+        np.testing.assert_allclose(divided.arrays[name], value, rtol=1e-5, atol=1e-6)
+    for each in found:
+        took = float(each.costs["step-seconds"]) * each.steps
+        assert 0 < took <= float(each.costs["seconds"]) and each.costs["joules"] == pytest.approx(2.0 * took)
 
 
 def test_a_round_of_a_site_equals_pytorch() -> None:

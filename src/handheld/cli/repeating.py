@@ -20,7 +20,7 @@ from handheld.cli import output
 from handheld.cli.data_options import PLAIN, DataOptions
 from handheld.cli.means_options import AS_IS, Means
 from handheld.device import DeviceCaps
-from handheld.errors import HandheldError, PlanError, RunFileError
+from handheld.errors import HandheldError, OutOfMemory, PlanError, RunFileError
 from handheld.partial.options import WHOLE, PartialOptions
 from handheld.plan.plan import Plan
 from handheld.plan.tuning import Entry, TuningRecord, load_tuning
@@ -176,7 +176,24 @@ def planned(step: Step, names: list[str], request: Request) -> Plan:
             return plan_step(step, request.on, fit=request.fit, moves=request.moves, **options, **kept)
         except (PlanError, KeyError, TypeError, ValueError) as error:
             output.warn(f"what the repeated run did to fit cannot be repeated: {error}. It is decided again")
-    return step.plan(request.on, micro_batches=1, **options, **request.means.options())
+    options |= request.means.options()
+    try:
+        return step.plan(request.on, micro_batches=1, **options)
+    except OutOfMemory as error:
+        raise _with_parts(error, step, request.on, options) from None
+
+
+def _with_parts(error: OutOfMemory, step: Step, device: str, options: dict[str, Any]) -> OutOfMemory:
+    """The same error; if a training would fit because it divides its batches, it says so."""
+    try:
+        parts = step.copy().plan(device, **options).options.get("parts")
+    except PlanError:
+        return error
+    if not parts:
+        return error
+    count = -(-parts["batch"] // parts["size"])
+    text = f"{error}. handheld train fits: it runs a batch in {count} micro-batches of {parts['size']} samples, "
+    return error.again(f"{text}but a profile is of whole batches", error.largest_batch)
 
 
 def _record(run: Run) -> TuningRecord | None:

@@ -113,7 +113,7 @@ class Site:
                 losses += map(float, pending)
                 after = self.trainer.state()
                 seconds = time.perf_counter() - begun
-            costs = {"seconds": seconds, **measured(path, self.device), **health(self.device)}
+            costs = {"seconds": seconds, **measured(path, self.device, len(losses)), **health(self.device)}
         if "joules" in costs:
             costs |= {"begin-seconds": begin, "end-seconds": begin + seconds}
         if not losses:
@@ -165,17 +165,17 @@ def samples_in(data: Data) -> int:
     return data.samples if isinstance(data, Indexed) else sum(rows_in(batch) for batch in data.epoch(0))
 
 
-def measured(path: Path, device: str) -> Facts:
-    """Seconds per step, joules and their rail of a run file. What no sensor measured is left out."""
+def measured(path: Path, device: str, steps: int) -> Facts:
+    """Seconds per step, joules and their rail of a run file. What no sensor measured is left out. A step of the
+    training may be several in the file, its micro-batches."""
     costs: Facts = {}
     with open_run(path) as run:
-        steps = run.steps()
         begin, end = run.span()
         if steps and end > begin:
-            costs["step-seconds"] = (end - begin) * 1e-9 / len(steps)
+            costs["step-seconds"] = (end - begin) * 1e-9 / steps
         rail = main_rail(run, device)
-        if rail is not None and rail.joules_step is not None:
-            costs["joules"] = rail.joules_step * len(steps)
+        if rail is not None and rail.watts is not None:
+            costs["joules"] = rail.watts * (end - begin) * 1e-9
             costs["rail"] = rail_of(device, rail.rail)
     return costs
 
