@@ -388,11 +388,13 @@ __kernel void contract(const __global A_TYPE *a, const __global B_ARG *b, MAP_PA
   for (int m = 0; m < m_count; ++m) {
     const float *from = total + m * cols;
 #if MODE == MATMUL || SPLIT
+    VECTORIZE
     for (int n = 0; n < n_count; ++n) STORE(from[n], m_first + m, n_first + n)
 #else
     int x = n_first % n_x, y = n_first / n_x % n_y, i = n_first / n_x / n_y;
     for (int n = 0; n < n_count;) {
       const int stop = lesser(n_x - x, n_count - n);  // up to the end of the image row or of the block
+      VECTORIZE
       for (int j = 0; j < stop; ++j) STORE_AT(from[n + j], m_first + m, i, y, x + j)
       n += stop, x = 0;
       if (++y == n_y) y = 0, ++i;

@@ -306,10 +306,13 @@ __kernel void direct(const __global A_TYPE *a, const __global B_TYPE *b, __globa
       const float *from = turn + j * MOST_ROWS;
 #if MODE == CONV
       for (int i = 0; i < image_count; ++i)
-        for (int y = 0; y < row_count; ++y, from += PIXEL_COLS)
+        for (int y = 0; y < row_count; ++y, from += PIXEL_COLS) {
+          VECTORIZE
           for (int w = 0; w < PIXEL_COLS; ++w)
             STORE_AT(from[w], m_first + m + j, image + i, row + y, w)
+        }
 #else
+      VECTORIZE
       for (int n = 0; n < count; ++n) STORE(from[n], m_first + m + j, channel * taps + n)
 #endif
     }

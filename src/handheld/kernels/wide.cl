@@ -3,6 +3,14 @@
 // They are loaded and stored through pointers, because the compiler of PoCL 3.0 fails on vload16, vstore16, select
 // and fma of 16 floats on a CPU with AVX-512.
 
+// Before a loop whose iterations only share what they read. The plan may give an output the memory of an input that each
+// point reads before it writes it; the test of the compiler for overlapping arrays would then choose the scalar loop.
+#ifdef __clang__
+#define VECTORIZE _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define VECTORIZE
+#endif
+
 typedef float16 __attribute__((aligned(4))) loose16;
 typedef int16 __attribute__((aligned(4))) loose_int16;
 #define GLOAD(i, p) (*(const __global loose16 *)((p) + 16 * (i)))

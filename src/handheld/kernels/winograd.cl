@@ -164,8 +164,10 @@ __kernel void output(const __global float *p, MAP_PARAMS, int first, int tiles_y
     MIX(line[0] + 2 * j, a, b)
     MIX(line[1] + 2 * j, c, d)
   }
-  for (int r = 0; r < 2 && top + r < n_y; ++r)
+  for (int r = 0; r < 2 && top + r < n_y; ++r) {
+    VECTORIZE
     for (int x = 0; x < n_x; ++x) STORE_AT(line[r][x], m, image, top + r, x)
+  }
 }
 #endif
 
