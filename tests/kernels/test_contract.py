@@ -151,7 +151,8 @@ def test_illegal_choices(change):
 
 
 def test_compiles_alone():
-    cl.Program(queue().context, read_cl("wide.cl") + read_cl("depthwise.cl")).build()
+    for name in ("depthwise", "depthwise_lanes"):
+        cl.Program(queue().context, read_cl("wide.cl") + read_cl(f"{name}.cl")).build()
 
 
 @pytest.mark.parametrize("mode", ["MATMUL", "CONV", "WEIGHT"])

@@ -44,6 +44,15 @@ CONVS = {
         (5, 1, 3, 3),
         {"padding": (2, 4), "groups": 5, "dilation": (2, 4), "stride": (1, 2)},
     ),
+    "depthwise, many channels": ((3, 37, 9, 7), (37, 1, 3, 5), {"padding": (1, 2), "groups": 37}),
+    "depthwise, many channels, strided": (
+        (2, 18, 9, 12),
+        (18, 1, 3, 3),
+        {"padding": (2, 4), "groups": 18, "dilation": (2, 4), "stride": (1, 2)},
+    ),
+    "depthwise, many channels, stride beyond kernel": ((2, 17, 9, 11), (17, 1, 2, 2), {"stride": (4, 5), "groups": 17}),
+    "depthwise, few pixels": ((5, 21, 2, 3), (21, 1, 3, 3), {"padding": (1, 1), "groups": 21}),
+    "depthwise, one pixel": ((4, 33, 1, 1), (33, 1, 3, 3), {"padding": (1, 1), "groups": 33}),
     "depthwise multiplier": ((2, 5, 9, 10), (15, 1, 3, 2), {"padding": (1, 1), "groups": 5, "stride": (2, 1)}),
     "depthwise row": ((2, 6, 1, 40), (6, 1, 1, 4), {"padding": (0, 3), "groups": 6}),
 }
@@ -75,6 +84,17 @@ def test_conv_views(kind, groups):
     looks = (lambda t: t.permute(0, 3, 1, 2), lambda t: t.transpose(2, 3), lambda t: t)
     w = numbers(6, 6 // groups, 3, 3, seed=1)
     run_conv(kind, numbers(2, 11, 12, 6), w, looks=looks, **pad)
+
+
+def test_depthwise_lanes_of_views():
+    """Channels last; a slice with gaps; images in parts, which are added up."""
+    geometry = {"padding": (1, 1), "stride": (2, 1), "groups": 18}
+    x, w = numbers(3, 10, 9, 18), numbers(18, 3, 3, 1, seed=1)
+    looks = (lambda t: t.permute(0, 3, 1, 2), lambda t: t.permute(0, 3, 1, 2), lambda t: t)
+    run_conv("cpu", x, w, looks=looks, **geometry)
+    looks = (lambda t: t[:, 1:19, 1:, ::2], lambda t: t.transpose(2, 3), lambda t: t)
+    run_conv("cpu", numbers(3, 20, 10, 12), numbers(18, 1, 3, 3, seed=1), looks=looks, compute_units=8, **geometry)
+    run_conv("cpu", numbers(3, 18, 23, 31), numbers(18, 1, 3, 3), groups=18, vector_width=16, compute_units=8)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -125,11 +145,13 @@ def test_conv_weight_empty(kind, groups, images):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("guarded", "groups", "kernel"), [(False, 1, 1), (False, 2, 3), (True, 1, 3), (True, 6, 3), (False, 6, 1)]
+    ("guarded", "groups", "kernel"),
+    [(False, 1, 1), (False, 2, 3), (True, 1, 3), (True, 6, 3), (False, 6, 1), (True, 20, 3), (False, 20, 3)],
 )
 def test_conv_epilogue(kind, guarded, groups, kernel):
-    x, w, bias = numbers(2, 6, 7, 9), numbers(6, 6 // groups, kernel, kernel, seed=1), numbers(6)
-    shape, pad = (2, 6, 7, 9), kernel // 2
+    n = max(groups, 6)
+    x, w, bias = numbers(2, n, 7, 9), numbers(n, n // groups, kernel, kernel, seed=1), numbers(n)
+    shape, pad = (2, n, 7, 9), kernel // 2
     load = (2, ((3, 2, 5),) if guarded else (), 0.0)
     attrs = {
         "stride": (1, 1),
@@ -148,7 +170,7 @@ def test_conv_epilogue(kind, guarded, groups, kernel):
         name = {"conv": "conv2d", "conv_input": "conv_transpose2d"}[op]
         forward = getattr(torch.nn.functional, name)
         want = forward(torch.from_numpy(x).double(), torch.from_numpy(w).double(), padding=pad, groups=groups)
-        plus = torch.from_numpy(bias).double().view(1, 6, 1, 1).expand(shape).clone()
+        plus = torch.from_numpy(bias).double().view(1, n, 1, 1).expand(shape).clone()
         if guarded:
             plus[..., :2] = 0
             plus[..., 5:] = 0

@@ -84,6 +84,8 @@ _CONVS: dict[str, tuple[tuple[int, ...], dict[str, Any], tuple[int, ...]]] = {
     "depthwise": ((5, 5, 3), {"groups": 5, "padding": 1}, (2, 5, 6, 7)),
     "depthwise stride": ((4, 4, 5), {"groups": 4, "stride": 2, "padding": 2}, (2, 4, 9, 8)),
     "depthwise dilated": ((3, 3, 3), {"groups": 3, "dilation": 3, "padding": 3}, (1, 3, 8, 9)),
+    "depthwise channels": ((10, 10, 3), {"groups": 10, "stride": 2, "padding": 1}, (2, 10, 5, 4)),
+    "depthwise few pixels": ((11, 11, 3), {"groups": 11, "padding": 1}, (2, 11, 2, 2)),
     "depthwise multiplier": ((3, 6, 3), {"groups": 3, "padding": 1}, (2, 3, 6, 5)),
     "no bias": ((3, 5, 3), {"bias": False}, (2, 3, 6, 6)),
     "one pixel": ((3, 5, 3), {"padding": 1}, (2, 3, 1, 1)),

@@ -169,7 +169,7 @@ def _conv_maps(
     """
     first = (0, 0)
     if node.op != "conv_weight" and phases == (1, 1):
-        first, counts = _live_taps(rows, unit_step, step, off, b.shape[2:], taps[1:])
+        first, counts = live_taps(rows, unit_step, step, off, b.shape[2:], taps[1:])
         off = tuple(o + low * e for o, low, e in zip(off, first, step, strict=True))
         taps = (taps[0], *counts)
         mnk = (*mnk[:2], math.prod(taps))
@@ -185,7 +185,7 @@ def _conv_maps(
     )
 
 
-def _live_taps(*axes: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
+def live_taps(*axes: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
     """Per axis, the first tap that reaches a pixel of the image, and the number of taps from there to the last one.
 
     The arguments have a number per axis: results, their distance, that of taps, the pixel of the first tap of the first

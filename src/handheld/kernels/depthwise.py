@@ -12,8 +12,10 @@ from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.dtypes import F16
 from handheld.graph.graph import Graph, Node, View
+from handheld.kernels import depthwise_lanes
 from handheld.kernels.args import group, ints, line
 from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, read_cl, round_up, with_defines
+from handheld.kernels.depthwise_lanes import Geometry
 from handheld.kernels.expr import epilogue
 from handheld.kernels.reshape import OWN, half_output, long_rows, unit, within_reach
 
@@ -85,6 +87,9 @@ def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         x.offset, *x.strides, *x.shape[2:], *rows, *out[2:], *stride, *dilation, *off, out[0] // node.attrs["groups"], 1
     )
     images = 0 if empty else dy.shape[0]
+    lanes = depthwise_lanes.lower_weight(node, graph, caps, Geometry((out[2], out[3]), stride, dilation, off, (1, 1)))
+    if lanes is not None:
+        return lanes
     args: tuple[Arg, ...] = (first, *plane, second, *ints(dy.offset, *dy.strides, images))
     halves, text = _text(node, graph, X=x, Y=dy)
     if caps.kind == "gpu":
@@ -132,6 +137,9 @@ def _lower(
     if math.prod(out) == 0:
         return Lowered((), why="empty output")
     x, w = (unit(view) for view in node.inputs[:OWN])
+    lanes = depthwise_lanes.lower(node, graph, caps, Geometry((w.shape[2], w.shape[3]), unit_step, tap, off, phases))
+    if lanes is not None:
+        return lanes
     multiplier = w.shape[0] // node.attrs["groups"]
     share, count = (multiplier, 1) if node.op == "conv" else (1, multiplier)
     rows = (-(-out[2] // phases[0]), -(-out[3] // phases[1]))

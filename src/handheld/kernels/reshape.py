@@ -62,6 +62,13 @@ def long_rows(node: Node) -> Node:
     return node
 
 
+def flat_epilogue(node: Node) -> Node | None:
+    """The node as its epilogue may see it: with images of one row. Only the operands of the epilogue change. None if it
+    uses a coordinate, or if a view does not allow it."""
+    n, c, height, width = node.attrs["shape"]
+    return _changed(node, _flat, (), (n, c, 1, height * width))
+
+
 def _changed(node: Node, change: Change, own: tuple[int, ...], shape: tuple[int, ...]) -> Node | None:
     """The node with `change` applied to its inputs `own` and to all operands that are read over its shape. None if one
     of them does not allow it, or if the epilogue uses a coordinate."""
