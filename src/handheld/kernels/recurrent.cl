@@ -293,15 +293,25 @@ Tile tile_at(int row, int col, int B, int H) {
 DEFINE_DOT(dot4, 4)
 DEFINE_DOT(dot3, 3)
 
-// Makes packed[panel][k][g][lane] from w, whose element (g, j, k) is at g*H*H + j*sj + k*sk.
-__kernel void pack(__global const float *w, __global float *packed, int total, int G, int H,
-                   int panel, int sj, int sk) {
-    int id = get_global_id(0);
-    if (id >= total) return;
-    int lane = id % panel, g = id / panel % G, k = id / panel / G % H;
-    int j = id / panel / G / H * panel + lane;
-    packed[id] = j < H ? w[g * H * H + j * sj + k * sk] : 0;
+#ifndef UNITS
+// Makes packed[panel][k][g][lane] from w, whose element (g, j, k) is at g*H*H + j*sj + k*sk, where sj or sk is 1.
+// get_global_id: block of PACKED terms, gate, panel.
+#define PACKED 16
+__kernel void pack(__global const float *w, __global float *packed, int H, int panel, int sj, int sk) {
+    const int first = get_global_id(0) * PACKED, g = get_global_id(1), G = get_global_size(1);
+    const int col = get_global_id(2) * LANES, cols = min(LANES, H - col), terms = min(PACKED, H - first);
+    __global const float *from = w + g * H * H + col * sj + first * sk;
+    __global float *to = packed + ((get_global_id(2) * H + first) * G + g) * LANES;
+    if (sj == 1) {
+        for (int k = 0; k < terms; k++) STORE(load_some(from + k * sk, cols), to + k * G * LANES);
+        return;
+    }
+    float square[PACKED][LANES];
+    for (int l = 0; l < LANES; l++)
+        for (int k = 0; k < terms; k++) square[k][l] = l < cols ? from[l * sj + k] : 0;
+    for (int k = 0; k < terms; k++) STORE(OWN_LOAD(square[k]), to + k * G * LANES);
 }
+#endif
 
 __kernel void keep(__global const float *from, __global float *to, int total) {
     int id = get_global_id(0);

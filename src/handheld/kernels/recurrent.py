@@ -19,6 +19,8 @@ from handheld.graph.graph import Graph, Node
 from handheld.kernels.args import group, ints, line
 from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, read_cl, round_up, with_defines
 
+#: CPU: the terms that a work-item packs. The same as in recurrent.cl.
+PACKED = 16
 #: GPU, per work-group: rows of the batch and hidden units of its tile, and its work-items.
 TILE, UNITS, ITEMS = 8, 8, 256
 #: GPU, per work-item: columns, and quads of k (four terms each) between two barriers.
@@ -82,12 +84,14 @@ class _Cell:
         """The launch that packs the weights in the order in which a step reads them. Forward steps need them
         transposed."""
         strides = (self.hidden, 1) if transposed else (1, self.hidden)
-        kernel, sizes = "pack", ints(self.packed_size, self.gates, self.hidden, self.panel)
         if self.caps.kind == "gpu":
             terms = self.hidden if transposed else self.gates * self.hidden
-            kernel, sizes = "pack_tiles", ints(self.packed_size, self.hidden, terms, self.panel)
-        args: tuple[Arg, ...] = (Buffer(weights), Workspace(0), *sizes, *ints(*strides))
-        return line(kernel, self.text, args, self.packed_size, self.caps)
+            sizes = ints(self.packed_size, self.hidden, terms, self.panel)
+            args: tuple[Arg, ...] = (Buffer(weights), Workspace(0), *sizes, *ints(*strides))
+            return line("pack_tiles", self.text, args, self.packed_size, self.caps)
+        blocks = (-(-self.hidden // PACKED), self.gates, -(-self.hidden // self.panel))
+        args = (Buffer(weights), Workspace(0), *ints(self.hidden, self.panel, *strides))
+        return Launch("pack", self.text, args, blocks, (1, 1, 1))
 
     def keep(self, value: int, target: int) -> Launch:
         """A launch that copies a state: the gradient of a sequence without steps."""
