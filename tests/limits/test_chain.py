@@ -18,7 +18,9 @@ def chain(sizes: list[int], costs: list[float]) -> Ledger:
     """Value k is made by node k from value k - 1, and read by the node as far from the end as k is from the start."""
     count = len(sizes)
     entries = {
-        k: Entry(k, sizes[k], k, min(k + 1, count - 1), 2 * count - 1 - k, (k - 1,) if k else (), (k,), costs[k], 0)
+        k: Entry(
+            k, sizes[k], k, min(k + 1, count - 1), 2 * count - 1 - k, (k - 1,) if k else (), (k,), costs[k], 0, sizes[k]
+        )
         for k in range(count)
     }
     reads = tuple((k,) for k in reversed(range(count)))

@@ -31,6 +31,7 @@ class Chain:
         entries = [ledger.entries[t] for t in ledger.choices]
         self.count = len(entries)
         self.bytes = np.array([0, *(entry.nbytes for entry in entries), 0], np.int64)
+        self.less = np.array([0, *(entry.less for entry in entries), 0], np.int64)
         closures = [_closure(ledger, entry.tensor) for entry in entries]
         self.seconds = np.array([0.0, *(seconds for seconds, _ in closures), 0.0])
         position = {t: k for k, t in enumerate(ledger.choices, 1)}
@@ -58,15 +59,15 @@ class Chain:
         ledger, size = self.ledger, self.count + 2
         change = np.zeros(ledger.turn + 2, np.int64)
         for entry in ledger.entries.values():
-            change[entry.born] += entry.nbytes
-            change[entry.early + 1] -= entry.nbytes
+            change[entry.born] += entry.less
+            change[entry.early + 1] -= entry.less
         total = np.cumsum(change)[: ledger.turn] + ledger.fixed[: ledger.turn]
         born = [-1, *(ledger.entries[t].born for t in ledger.choices), ledger.turn - 1]
         early = [-1, *(ledger.entries[t].early for t in ledger.choices), -1]
         forward = np.zeros((size, size), np.int64)
         for i in range(size - 1):
             rest = total.copy()
-            rest[: early[i] + 1] -= self.bytes[i]  # It is counted as one that stays.
+            rest[: early[i] + 1] -= self.less[i]  # It is counted as one that stays.
             rest[: born[i] + 1] = 0
             forward[i] = np.maximum.accumulate(rest)[np.maximum(born, 0)]
         return forward
@@ -91,7 +92,7 @@ class Chain:
                 else:
                     again = min(again, self.first[i])
                     seconds += float(self.seconds[i])
-                    total[again : self.last[i] + 1] += self.bytes[i]
+                    total[again : self.last[i] + 1] += self.less[i]
         return inside, more, cost
 
     def best(self, limit: int) -> frozenset[int] | None:

@@ -7,16 +7,19 @@ know about the graph as numbers, because a search asks many hundreds of times.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from handheld.graph.graph import Graph, Node, consumers, producers
 from handheld.passes.again import droppable, node_again, turning_point
+from handheld.plan.in_place import in_place
 from handheld.plan.lifetimes import lifetimes
-from handheld.plan.memory import in_place
+
+NONE: frozenset[int] = frozenset()
 
 #: A value with less than this share of all droppable bytes is in memory whenever the backward pass reads it.
 SMALL = 1 / 2000
@@ -49,6 +52,8 @@ class Entry:
     makes: tuple[int, ...]
     seconds: float
     workspace: int
+    #: Its bytes if it is dropped: less than `nbytes` if it is then computed in pieces.
+    less: int
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ class Ledger:
                 np.array(list(numbers), np.int64)
                 for numbers in (
                     (entry.nbytes for entry in entries),
+                    (entry.less for entry in entries),
                     (entry.born for entry in entries),
                     (entry.early for entry in entries),
                     (entry.late for entry in entries),
@@ -114,6 +120,7 @@ class Columns(NamedTuple):
 
     place: Mapping[int, int]
     nbytes: np.ndarray
+    less: np.ndarray
     born: np.ndarray
     early: np.ndarray
     late: np.ndarray
@@ -122,8 +129,8 @@ class Columns(NamedTuple):
     taken_late: np.ndarray
 
 
-def make_ledger(graph: Graph, prices: Prices) -> Ledger:
-    """Reads a graph, as `plan.fit.spread_out` returns it."""
+def make_ledger(graph: Graph, prices: Prices, thin: Set[int] = NONE, pieces: int = 1) -> Ledger:
+    """Reads a graph, as `plan.fit.spread_out` returns it. `thin` are values of which one piece at a time may exist."""
     turn, maker = turning_point(graph), producers(graph)
     found = droppable(graph)
     least = sum(graph.tensors[t].nbytes for t in found) * SMALL
@@ -135,8 +142,10 @@ def make_ledger(graph: Graph, prices: Prices) -> Ledger:
     own = prices(graph.nodes, graph)
     again = dict(zip(nodes, prices(list(nodes.values()), graph), strict=True))
     entries = {t: _entry(graph, node, maker[t], t, readers, known, turn, again[t]) for t, node in nodes.items()}
+    entries |= {t: replace(entries[t], less=-(-entries[t].nbytes // pieces)) for t in thin & entries.keys()}
     late = [tuple(dict.fromkeys(v.tensor for v in node.inputs if v.tensor in entries)) for node in graph.nodes[turn:]]
-    fixed, between = _fixed(graph, entries, [price.workspace for price in own])
+    sizes = {t: -(-graph.tensors[t].nbytes // pieces) for t in thin}
+    fixed, between = bytes_of_all(graph, [price.workspace for price in own], entries, sizes)
     return Ledger(
         turn,
         entries,
@@ -171,11 +180,18 @@ def _entry(
         tuple(out for out in again.outputs if out in known),
         price.seconds,
         price.workspace,
+        max(graph.tensors[tensor].nbytes, 4),
     )
 
 
-def _fixed(graph: Graph, entries: Mapping[int, Entry], workspace: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """The bytes at and between nodes of everything that is made in the step and is no entry."""
+def bytes_of_all(
+    graph: Graph,
+    workspace: Sequence[int],
+    entries: Collection[int] = (),
+    sizes: Mapping[int, int] = MappingProxyType({}),
+) -> tuple[np.ndarray, np.ndarray]:
+    """The bytes at and between nodes of everything that is made in the step and is no entry. `sizes` has those of
+    tensors that are not there as a whole."""
     count = len(graph.nodes)
     change, between = np.zeros(count + 2, np.int64), np.zeros(count + 2, np.int64)
     alive = lifetimes(graph)
@@ -190,7 +206,7 @@ def _fixed(graph: Graph, entries: Mapping[int, Entry], workspace: Sequence[int])
         low, high = spans.get(whole, (born, born))
         spans[whole] = min(low, born), max(high, alive.last[tensor])
     for tensor, (low, high) in spans.items():
-        nbytes = graph.tensors[tensor].nbytes
+        nbytes = sizes.get(tensor, graph.tensors[tensor].nbytes)
         change[low] += nbytes
         change[high + 1] -= nbytes
         between[low + 1] += nbytes
@@ -198,7 +214,8 @@ def _fixed(graph: Graph, entries: Mapping[int, Entry], workspace: Sequence[int])
     at = np.cumsum(change)[:count] + np.array(workspace, np.int64)
     for i, node in enumerate(graph.nodes):
         for j, out in enumerate(node.outputs):
-            at[i] -= _shared(graph, node, i, j, out, spans)
+            if out not in sizes:
+                at[i] -= _shared(graph, node, i, j, out, spans)
     return at, np.cumsum(between)[: count + 1]
 
 
@@ -208,7 +225,7 @@ def _shared(graph: Graph, node: Node, i: int, j: int, out: int, spans: Mapping[i
     if out not in spans:
         return 0
     for k, view in enumerate(node.inputs):
-        ends = spans.get(view.tensor, (0, -1))[1] == i
+        ends = spans.get(view.tensor, (0, -1))[1] == i and view.tensor not in graph.packs
         if ends and graph.tensors[view.tensor].nbytes == nbytes and in_place(node, k, j):
             return nbytes
     return 0

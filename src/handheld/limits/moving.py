@@ -25,15 +25,18 @@ ROUNDS = 8
 
 def plan_with_moves(fitting: Fitting, recompute: bool) -> Plan:
     """The plan within the limit that is predicted to be the fastest: one that moves values out and back, or one that
-    computes values again if that is allowed. If neither is enough, it does both."""
+    computes values again if that is allowed. If neither is enough, it does both, and then computes values in pieces."""
     moving = Moving(fitting)
-    again = fitting.within(fitting.available) if recompute else None
+    again = fitting.without_pieces(fitting.available) if recompute else None
     found = [plan for plan in (again, moving.within(fitting.whole)) if plan is not None]
-    bases = (lambda: fitting.reordered, *((lambda: fitting.smallest,) if recompute else ()))
+    bases = (lambda: fitting.reordered, *((lambda: fitting.least_without_pieces,) if recompute else ()))
     for base in bases if not found else ():
         plan = moving.within(base())
         if plan is not None:
             return plan
+    in_pieces = fitting.within(fitting.available) if recompute and not found else None
+    if in_pieces is not None:
+        return in_pieces
     if not found:
         raise moving.impossible([base() for base in bases])
     return min(found, key=time_of)

@@ -13,6 +13,7 @@ from handheld.graph.graph import Graph
 from handheld.limits.bottleneck import bottleneck
 from handheld.limits.ledger import make_ledger
 from handheld.limits.parts import DEAR, time_of
+from handheld.limits.pieces import COUNTS, WAYS, Pieces, PieceSearch, Way
 from handheld.limits.prices import DevicePrices, prices_of
 from handheld.limits.repeats import repeats
 from handheld.limits.search import TRIES, WORK, Choice, Search
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Placing tensors leaves gaps, so the first choice may not fit. How often another one is tried.
 ROUNDS = 6
+#: The smallest plan in pieces: limits are tried that are smaller by this share each.
+SMALLER = 0.1
 #: A plan of any size, to find out what a step needs.
 ROOMY = 1 << 50
 #: How the sentence about the smallest limit begins.
@@ -53,6 +56,7 @@ class Fitting:
         self._searches: dict[tuple[str, bool], Search] = {}
         self._spread: dict[tuple[str, bool], Graph] = {}
         self._least: dict[bool, Plan] = {}
+        self._piece_searches: dict[str, PieceSearch] = {}
         self._made_plans: list[Plan] = []  # those that no other beats in both bytes and time
         self._known = self.known = Known()
 
@@ -91,8 +95,19 @@ class Fitting:
     def within(self, limit: int) -> Plan | None:
         """The fastest plan of at most `limit` bytes that is found; None if there is none.
 
-        It may be one that was found for a smaller limit. The model's outputs are kept if that costs little.
+        It may be one that was found for a smaller limit. The model's outputs are kept if that costs little. Values are
+        computed in pieces only if nothing else meets the limit.
         """
+        found = self.without_pieces(limit)
+        if found is None:
+            report("fitting: computing values in pieces")
+            if self._in_pieces(limit) is None:
+                self.least_in_pieces  # noqa: B018  # It adds to the plans that were made.
+            found = min((plan for plan in self._made_plans if plan.bytes <= limit), key=_rank, default=None)
+        return found
+
+    def without_pieces(self, limit: int) -> Plan | None:
+        """The same without values that are computed in pieces."""
         if self.whole.bytes <= limit:
             return self.whole
         best: Plan | None = None
@@ -124,9 +139,60 @@ class Fitting:
         return min((self.certain, *self._made_plans), key=lambda plan: plan.bytes)
 
     @property
+    def least_without_pieces(self) -> Plan:
+        """The smallest plan that is found whatever was asked before, if all values are computed as a whole."""
+        return min((self.whole, *(self.least(outputs) for outputs in self.ways)), key=lambda plan: plan.bytes)
+
+    @property
     def certain(self) -> Plan:
         """The smallest plan that is found whatever was asked before."""
-        return min((self.whole, *(self.least(outputs) for outputs in self.ways)), key=lambda plan: plan.bytes)
+        return min((self.least_without_pieces, self.least_in_pieces), key=lambda plan: plan.bytes)
+
+    @functools.cached_property
+    def least_in_pieces(self) -> Plan:
+        """The smallest plan with values in pieces that is found whatever was asked before, or the smallest without."""
+        smallest = self.least_without_pieces
+        while (found := self._in_pieces(int(smallest.bytes * (1 - SMALLER)))) is not None:
+            smallest = found
+        return smallest
+
+    def _in_pieces(self, limit: int) -> Plan | None:
+        """A plan within the limit that computes values in pieces; None if none is found. Of the fewest pieces that are
+        enough, it is the one that is predicted to be the fastest."""
+        outputs = self.ways[-1]
+        room = limit - self._rest(self.whole, outputs)
+        for count in COUNTS if room > 0 else ():
+            found = [choices for way in WAYS if (choices := self._choices(room, count, way))]
+            for choices in sorted(found, key=lambda choices: max(pieces.seconds for pieces in choices.values())):
+                plan = self._made(self._fits_in_pieces(choices, outputs))
+                if plan.bytes <= limit:
+                    return plan
+                less = room - max(2 * (plan.bytes - limit), limit // 80)
+                again = self._choices(less, count, next(iter(choices.values())).way)
+                if again and (plan := self._made(self._fits_in_pieces(again, outputs))).bytes <= limit:
+                    return plan
+        return None
+
+    def _choices(self, room: int, count: int, way: Way) -> dict[str, Pieces]:
+        """A choice for each graph; none if there is none for one of them."""
+        found = {name: self._piece_search(name).within(room, count, way) for name in self.names_to_fit}
+        known = {name: pieces for name, pieces in found.items() if pieces is not None}
+        return known if len(known) == len(found) else {}
+
+    def _piece_search(self, name: str) -> PieceSearch:
+        if name not in self._piece_searches:
+            plain = self._search(name, self.ways[-1])
+            self._piece_searches[name] = PieceSearch(self._spread[name, self.ways[-1]], plain, self.prices)
+        return self._piece_searches[name]
+
+    def _fits_in_pieces(self, found: Mapping[str, Pieces], outputs: bool) -> dict[str, Fit]:
+        fits = self._fits({name: pieces.choice for name, pieces in found.items()}, outputs)
+        return {
+            name: replace(
+                fits[name], more=pieces.seconds / self.usual_seconds(name) - 1, thin=pieces.thin, pieces=pieces.count
+            )
+            for name, pieces in found.items()
+        }
 
     @property
     def seconds(self) -> float:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from handheld.limits.chain import Chain
-from handheld.limits.ledger import Ledger
-from handheld.limits.simulate import NONE, Outcome, Profile, profile, simulate
+from handheld.limits.ledger import NONE, Ledger
+from handheld.limits.simulate import Outcome, Profile, profile, simulate
 
 #: How much work one limit may take: a simulation costs the number of values and nodes that it looks at. This is about
 #: a second of a CPU.

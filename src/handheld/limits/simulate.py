@@ -12,9 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from handheld.limits.ledger import Ledger
-
-NONE: frozenset[int] = frozenset()
+from handheld.limits.ledger import NONE, Ledger
 
 
 class Outcome(NamedTuple):
@@ -140,9 +138,11 @@ def profile(ledger: Ledger, dropped: Set[int], brief: Set[int] = NONE) -> Profil
     dropped_now = np.fromiter((t in gone for t in place), bool, len(place))
     early = dropped_now | (last < columns.early)
     end = np.where(early, columns.early, last)
-    np.add.at(change, columns.born, columns.nbytes)
-    np.subtract.at(change, end + 1, columns.nbytes)
-    np.add.at(less, end, np.where(early, columns.taken_early, np.where(ends_late, columns.taken_late, 0)))
+    nbytes = np.where(dropped_now, columns.less, columns.nbytes)
+    np.add.at(change, columns.born, nbytes)
+    np.subtract.at(change, end + 1, nbytes)
+    taken = np.where(early, columns.taken_early, np.where(ends_late, columns.taken_late, 0))
+    np.add.at(less, end, np.where(nbytes < columns.nbytes, 0, taken))
     born = until = np.zeros(0, np.int64)
     if added.entry:
         where = np.fromiter((place[t] for t in added.entry), np.int64, len(added.entry))
@@ -151,9 +151,10 @@ def profile(ledger: Ledger, dropped: Set[int], brief: Set[int] = NONE) -> Profil
         read = np.where(numbers >= 0, at_added[numbers], -1)
         stays = np.array(added.stays) & (columns.late[where] >= 0)
         until = np.maximum(np.maximum(born, read), np.where(stays, late[where], -1))
-        np.add.at(change, born, columns.nbytes[where])
-        np.subtract.at(change, until + 1, columns.nbytes[where])
-        np.add.at(less, until, np.where(stays & (late[where] > read), columns.taken_late[where], 0))
+        np.add.at(change, born, columns.less[where])
+        np.subtract.at(change, until + 1, columns.less[where])
+        takes = stays & (late[where] > read) & (columns.less == columns.nbytes)[where]
+        np.add.at(less, until, np.where(takes, columns.taken_late[where], 0))
     total: np.ndarray = np.cumsum(change)[: nodes + count] - less[: nodes + count]
     total[at_node] += ledger.fixed
     total[at_added] += ledger.between[before] + np.array(added.workspace, np.int64)

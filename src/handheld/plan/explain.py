@@ -84,7 +84,9 @@ def _explain_graph(name: str, plan: GraphPlan) -> list[str]:
 
 
 def _explain_fit(name: str, fit: Fit) -> list[str]:
-    """What is computed again: the total, and then each value, largest first."""
+    """What is computed again: the total, and then each value, largest first; and what is computed in pieces."""
+    if not fit.repeats and fit.thin:
+        return _explain_pieces(name, fit)
     if not fit.repeats:
         return [f"{name} computes nothing again to fit: another order of the backward pass is enough"]
     seconds, saved = sum(r.seconds for r in fit.repeats), sum(r.nbytes for r in fit.repeats)
@@ -98,9 +100,18 @@ def _explain_fit(name: str, fit: Fit) -> list[str]:
         times = f", {repeat.times} times" if repeat.times > 1 else ""
         op = repeat.torch_op.removeprefix("aten.").removesuffix(".default")
         lines.append(f"{kept:>12} {1e3 * repeat.seconds:8.3g} ms  {repeat.path or 'the model'}, {op}{times}")
+    if fit.thin:
+        lines += _explain_pieces(name, fit)
     if not fit.outputs:
         lines.append("the model's outputs are not kept; the loss is")
     return lines
+
+
+def _explain_pieces(name: str, fit: Fit) -> list[str]:
+    return [
+        f"{name} computes {count(len(fit.thin), 'value')} in {fit.pieces} pieces of the batch, one piece at a time: "
+        "they are never in memory as a whole, and are computed anew by each loop that reads them"
+    ]
 
 
 def _state_text(plan: Plan) -> str:

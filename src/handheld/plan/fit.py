@@ -11,6 +11,7 @@ from handheld.graph.graph import Graph
 from handheld.passes.again import compute_again, droppable, without_remade
 from handheld.passes.clean import remove_dead
 from handheld.passes.lean import apart, inline_again, products_early, sums_in_products
+from handheld.passes.pieces import can_be_thin, in_pieces
 from handheld.passes.reorder import reorder
 from handheld.plan.moves import moves_line
 from handheld.units import count
@@ -42,7 +43,8 @@ class Fit:
 
     `repeats` are the computations that a plan without a limit does not have, `seconds` the predicted time of the step
     without them, and `source` says how times are known. `brief` are dropped values that do not stay in memory if they
-    were computed only for another value (passes/again.py).
+    were computed only for another value (passes/again.py). `thin` are values that are computed in `pieces` pieces and
+    never exist as a whole (passes/pieces.py); they are numbered as in the graph with all else carried out.
     """
 
     dropped: tuple[int, ...]
@@ -53,6 +55,8 @@ class Fit:
     seconds: float = 0.0
     source: str = ""
     brief: tuple[int, ...] = ()
+    thin: tuple[int, ...] = ()
+    pieces: int = 1
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -64,6 +68,8 @@ class Fit:
             "seconds": self.seconds,
             "source": self.source,
             "brief": list(self.brief),
+            "thin": list(self.thin),
+            "pieces": self.pieces,
         }
 
     @staticmethod
@@ -71,8 +77,9 @@ class Fit:
         dropped: Sequence[int] = data["dropped"]
         repeats = tuple(Repeat(*fields) for fields in data["repeats"])
         numbers = data["more"], data["bytes_before"]
-        brief = tuple(data.get("brief", ()))
-        return Fit(tuple(dropped), data["outputs"], *numbers, repeats, data["seconds"], data["source"], brief)
+        fit = Fit(tuple(dropped), data["outputs"], *numbers, repeats, data["seconds"], data["source"])
+        brief, thin = tuple(data.get("brief", ())), tuple(data.get("thin", ()))
+        return replace(fit, brief=brief, thin=thin, pieces=data.get("pieces", 1))
 
 
 def fits_of(options: Mapping[str, Any]) -> dict[str, Fit]:
@@ -87,6 +94,7 @@ def fit_text(options: Mapping[str, Any], nbytes: int) -> str:
         before = f" instead of {size_text(parts['bytes_before'])}" if "bytes_before" in parts else ""
         values = max((len(fit.repeats) for fit in fits), default=0)
         again = f", each with {count(values, 'value')} computed again" if values else ""
+        again += f", {line}" if (line := pieces_line(options)) else ""
         moved = f", {line}" if (line := moves_line(options, timed=False)) else ""
         time = more_text(parts.get("more", 0.0))
         return f"{size_text(nbytes)}{before}: {parts_text(options)}{again}{moved}, {time}"
@@ -99,6 +107,7 @@ def fit_text(options: Mapping[str, Any], nbytes: int) -> str:
     values = sum(len(fit.repeats) for fit in fits)
     more = max(fit.more for fit in fits)
     again = f"{count(values, 'value')} computed again" if values else "another order of the backward pass"
+    again += f", {line}" if (line := pieces_line(options)) else ""
     lost = "" if all(fit.outputs for fit in fits) else "; outputs of the training step are not kept"
     return f"{size_text(nbytes)} instead of {size_text(fits[0].bytes_before)}: {again}, {more_text(more)}{lost}"
 
@@ -111,6 +120,15 @@ def parts_text(options: Mapping[str, Any]) -> str:
     return f"{count(-(-parts['batch'] // parts['size']), 'micro-batch')} of {count(parts['size'], 'sample')}"
 
 
+def pieces_line(options: Mapping[str, Any]) -> str:
+    """The values that a plan with these options computes in pieces; "" if there are none."""
+    fits = [fit for fit in fits_of(options).values() if fit.thin]
+    if not fits:
+        return ""
+    most = max(fit.pieces for fit in fits)
+    return f"{count(sum(len(fit.thin) for fit in fits), 'value')} computed in {most} pieces"
+
+
 def fit_summary(options: Mapping[str, Any], nbytes: int) -> dict[str, Any]:
     """The same as plain data: bytes, the values that are computed again, the additional time as a share of the step."""
     fits, parts = list(fits_of(options).values()), options.get("parts")
@@ -118,6 +136,7 @@ def fit_summary(options: Mapping[str, Any], nbytes: int) -> dict[str, Any]:
         "bytes": nbytes,
         "micro_batches": -(-parts["batch"] // parts["size"]) if parts else 1,
         "values": sum(len(fit.repeats) for fit in fits),
+        "pieces": max((fit.pieces for fit in fits), default=1),
         "more": parts["more"] if parts else max((fit.more for fit in fits), default=0.0),
         "outputs": all(fit.outputs for fit in fits),
         "text": fit_text(options, nbytes),
@@ -147,4 +166,12 @@ def fitted(graph: Graph, fit: Fit) -> Graph:
             f"the fit is for another graph than {graph.name!r}: it has no values {sorted(unknown)[:5]} to drop. "
             "Try: plan again with memory_limit_bytes"
         )
-    return compute_again(wide, fit.dropped, fit.brief)
+    small = compute_again(wide, fit.dropped, fit.brief)
+    if not fit.thin:
+        return small
+    if not set(fit.thin) <= small.tensors.keys() or not can_be_thin(small, fit.thin, fit.pieces):
+        raise PlanError(
+            f"the fit is for another graph than {graph.name!r}: {len(fit.thin)} of its values cannot be computed in "
+            f"{fit.pieces} pieces. Try: plan again with memory_limit_bytes"
+        )
+    return in_pieces(small, fit.thin, fit.pieces)

@@ -19,7 +19,7 @@ from handheld.errors import OutOfMemory
 from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Graph, Node, Slot, Tensor, View, pack_offsets
 from handheld.kernels.base import Lowered, round_up
-from handheld.passes.spaces import same_walk, store_strides
+from handheld.plan.in_place import in_place, replaces
 from handheld.plan.lifetimes import lifetimes
 from handheld.units import size as size_text
 
@@ -271,12 +271,16 @@ class GraphMemory:
         end = len(self.graph.nodes)
         owner: dict[int, Item] = {}
         items: list[Item] = []
-        for pack, members in self.graph.packs.items():
-            if pack not in self.places:
-                last = end if copied & set(members) else max(self.last[m] for m in members)
-                item = Item(self.graph.tensors[pack].nbytes, min(self.born[m] for m in members), last, [pack, *members])
+        packs = [(min(self.born[m] for m in ms), p, ms) for p, ms in self.graph.packs.items() if p not in self.places]
+        for start, pack, members in sorted(packs):
+            last = end if copied & set(members) else max(self.last[m] for m in members)
+            item = next((it for it in items if it.start < start <= it.end and self._give_way(it, members)), None)
+            if item is None or self.isolate or copied & {*item.tensors, *members}:
+                item = Item(self.graph.tensors[pack].nbytes, start, last, [])
                 items.append(item)
-                owner.update(dict.fromkeys(item.tensors, item))
+            item.end = max(item.end, last)
+            item.tensors += [pack, *members]
+            owner.update(dict.fromkeys((pack, *members), item))
         for i, node in enumerate(self.graph.nodes):
             for j, out in enumerate(node.outputs):
                 if out in self.places or out in owner or out in fixed or out in elsewhere:
@@ -294,6 +298,14 @@ class GraphMemory:
             for n, nbytes in enumerate(self.lowered[i].workspace):
                 items.append(Item(max(nbytes, 4), i, i, [], WorkspaceKey(i, n)))
         return items
+
+    def _give_way(self, item: Item, members: Sequence[int]) -> bool:
+        """Whether the last pack in the memory of an item has members that these can replace one by one."""
+        olds = item.tensors[-len(members) :]
+        packed = tuple(olds) in {self.graph.packs.get(t) for t in item.tensors}
+        return packed and all(
+            replaces(self.graph, self.born, self.last, *both) for both in zip(members, olds, strict=True)
+        )
 
     def _reusable(self, node: Node, i: int, j: int, out: Tensor, owner: Mapping[int, Item]) -> Item | None:
         """Returns the memory of an input that output j may use again, or None.
@@ -361,22 +373,3 @@ class GraphMemory:
                 for m, o in zip(members, offsets, strict=True):
                     tensor = self.graph.tensors[m]
                     self.places[m] = Place(place.segment, place.offset + o * DTYPES[tensor.dtype].nbytes, tensor.nbytes)
-
-
-def in_place(node: Node, k: int, j: int) -> bool:
-    """Whether input k may share memory with output j: each point reads only the element that it writes."""
-    view = node.inputs[k]
-    if node.op in ("assign", "scan"):
-        return k == 0
-    if node.op not in ("map", "reduce", "matmul", "conv", "conv_input"):
-        return False
-    loops = node.op in ("map", "reduce")
-    if not loops and k < 2:
-        return False
-    program = node.program
-    if any(i.op == "gather" and i.params[0] == k for i in program):
-        return False
-    if any(i.op == "load" and i.params[0] == k and i.params[1] for i in program):
-        return False
-    walk = store_strides(tuple(node.attrs["shape"]), tuple(node.attrs.get("axes", ())), node.stores[j].full)
-    return same_walk(view, walk)
