@@ -36,6 +36,9 @@ CONVS = {
     "many channels": ((1, 271, 5, 6), (70, 271, 3, 3), {"padding": (1, 1)}),
     "many weights, strided": ((3, 150, 7, 5), (101, 150, 4, 3), {"padding": (1, 1), "stride": (2, 2)}),
     "many weights, groups": ((2, 240, 5, 4), (262, 120, 3, 3), {"padding": (1, 1), "groups": 2}),
+    "many weights, dead taps": ((2, 128, 2, 2), (120, 128, 3, 3), {"padding": (1, 1), "stride": (2, 2)}),
+    "one pixel, dead taps": ((5, 33, 1, 1), (37, 33, 3, 3), {"padding": (1, 1)}),
+    "padding far wider than the image": ((2, 9, 2, 1), (18, 9, 3, 5), {"padding": (3, 4)}),
     "depthwise": ((2, 7, 11, 13), (7, 1, 3, 3), {"padding": (1, 1), "groups": 7}),
     "depthwise stride 2": ((2, 7, 11, 14), (7, 1, 3, 3), {"padding": (1, 1), "groups": 7, "stride": (2, 2)}),
     "depthwise 5x5": ((1, 19, 14, 14), (19, 1, 5, 5), {"padding": (2, 2), "groups": 19, "stride": (2, 1)}),
@@ -63,6 +66,13 @@ CONVS = {
 def test_conv(kind, name):
     x, w, geometry = CONVS[name]
     run_conv(kind, numbers(*x), numbers(*w, seed=1), **geometry)
+
+
+@pytest.mark.parametrize("name", [name for name in CONVS if "taps" in name or "padding" in name or "many" in name])
+def test_conv_wide(name):
+    """Also the kernels that only CPUs with vectors of 16 floats use."""
+    x, w, geometry = CONVS[name]
+    run_conv("cpu", numbers(*x), numbers(*w, seed=1), vector_width=16, vector_rate=2, **geometry)
 
 
 @pytest.mark.parametrize("name", ["stride 2", "many channels"])

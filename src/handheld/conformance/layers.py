@@ -89,6 +89,8 @@ _CONVS: dict[str, tuple[tuple[int, ...], dict[str, Any], tuple[int, ...]]] = {
     "depthwise multiplier": ((3, 6, 3), {"groups": 3, "padding": 1}, (2, 3, 6, 5)),
     "no bias": ((3, 5, 3), {"bias": False}, (2, 3, 6, 6)),
     "one pixel": ((3, 5, 3), {"padding": 1}, (2, 3, 1, 1)),
+    "one pixel, many channels": ((9, 10, 3), {"padding": 1}, (2, 9, 1, 1)),
+    "four pixels, many channels": ((9, 10, 3), {"padding": 1, "stride": 2}, (2, 9, 2, 2)),
     "kernel is image": ((3, 5, 4), {}, (2, 3, 4, 4)),
     "uneven kernel": ((3, 5, (3, 1)), {"padding": (1, 0), "stride": (1, 2)}, (2, 3, 6, 7)),  # type: ignore[dict-item]
     "same": ((3, 5, (2, 3)), {"padding": "same"}, (2, 3, 6, 7)),  # type: ignore[dict-item]

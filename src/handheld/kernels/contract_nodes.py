@@ -191,10 +191,10 @@ def live_taps(*axes: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int]]
     The arguments have a number per axis: results, their distance, that of taps, the pixel of the first tap of the first
     result, pixels of the image, and taps.
     """
-    (high, rows), (wide, columns) = (_live(*axis) for axis in zip(*axes, strict=True))
+    (high, rows), (wide, columns) = (live(*axis) for axis in zip(*axes, strict=True))
     return (high, wide), (rows, columns)
 
 
-def _live(count: int, unit_step: int, step: int, off: int, size: int, taps: int) -> tuple[int, int]:
+def live(count: int, unit_step: int, step: int, off: int, size: int, taps: int) -> tuple[int, int]:
     live = [tap for tap in range(taps) if any(0 <= y * unit_step + off + tap * step < size for y in range(count))]
     return (live[0], live[-1] - live[0] + 1) if live else (0, taps)

@@ -57,6 +57,47 @@
 
 #define SLAB 64  // terms per work-item
 
+// Taps that meet only padding, as most over an image of one pixel: pixel P and tap T are at P*step + T*tap_step + off.
+// Returns the number of taps from the first one that meets a pixel to the last one, and makes `first` the first one.
+// Of taps that all meet padding, one is left.
+inline int live(int taps, int tap_step, int pixels, int step, int off, int size, int *first) {
+  int low = taps, high = -1;
+  for (int t = 0; t < taps; ++t)
+    for (int p = 0; p < pixels; ++p) {
+      const int at = p * step + t * tap_step + off;
+      if (at < 0 || at >= size) continue;
+      low = min(low, t), high = t;
+      break;
+    }
+  *first = high < 0 ? 0 : low;
+  return high < 0 ? min(taps, 1) : high + 1 - low;
+}
+
+#if MODE == CONV
+// Leaves out taps that meet only padding: their weights are not read.
+inline void crop(Map *p) {
+  int down, right;
+  p->k_r = live(p->k_r, p->e_h, p->n_y, p->u_h, p->off_h, p->H, &down);
+  p->k_s = live(p->k_s, p->e_w, p->n_x, p->u_w, p->off_w, p->W, &right);
+  p->a_0 += down * p->a_r + right * p->a_s;
+  p->off_h += down * p->e_h, p->off_w += right * p->e_w;
+  p->K = p->k_c * p->k_r * p->k_s;
+}
+#else
+// Leaves out taps that meet only padding, if these are most. Their gradients are zeros. Returns the first tap that is
+// left.
+inline int crop(Map *p) {
+  int down, right;
+  const int across = p->n_x, all = p->n_y * across, channels = p->N / all;
+  const int high = live(p->n_y, p->u_h, p->k_r, p->e_h, p->off_h, p->H, &down);
+  const int wide = live(p->n_x, p->u_w, p->k_s, p->e_w, p->off_w, p->W, &right);
+  if (4 * high * wide > all) return 0;  // Results with gaps are stored one by one.
+  p->n_y = high, p->n_x = wide, p->N = channels * high * wide;
+  p->off_h += down * p->u_h, p->off_w += right * p->u_w;
+  return down * across + right;
+}
+#endif
+
 // Writes terms [first, stop) of the panel of NT lanes from lane `lane_first` on, as to[term][lane]. The first one is
 // to[0].
 inline void make_panel(const Map *p, const __global A_TYPE *a, int lane_first, int first, int stop,
@@ -64,7 +105,8 @@ inline void make_panel(const Map *p, const __global A_TYPE *a, int lane_first, i
   const Map map = *p;
   // The terms of one lane are a row of taps each; they may go on to the next row and to the next channel.
   const int rows_go_on = map.k_r == 1 || map.a_r == map.k_s * map.a_s;
-  const int channels_go_on = rows_go_on && map.a_c == map.k_r * map.k_s * map.a_s;
+  const int one = map.k_r * map.k_s == 1, step = one ? map.a_c : map.a_s;
+  const int channels_go_on = one || (rows_go_on && map.a_c == map.k_r * map.k_s * map.a_s);
   for (int k = first; k < stop;) {
     // A run of terms with one distance. In most tensors they are contiguous.
     const int line = k / map.k_s, s = k - line * map.k_s, c = line / map.k_r, r = line - c * map.k_r;
@@ -74,7 +116,7 @@ inline void make_panel(const Map *p, const __global A_TYPE *a, int lane_first, i
     for (int lane = 0; lane < NT; lane += 16) {
       const int live = map.M - lane_first - lane, at = from + (lane_first + lane) * map.a_m;
       int i = 0;
-      if (map.a_s == 1 && live >= 16 && len > 2) {
+      if (step == 1 && live >= 16 && len > 2) {
         // A square of 16 lanes x 16 terms. It may read past the last term, but not past the tensor.
         for (; i < len && at + 15 * map.a_m + i + 16 <= map.a_size; i += 16) {
           float square[256];
@@ -92,7 +134,7 @@ inline void make_panel(const Map *p, const __global A_TYPE *a, int lane_first, i
       for (; i < len; ++i)
         for (int j = 0; j < 16; ++j)
           to[(k - first + i) * NT + lane + j] =
-              j < live ? A_GET(a, at + j * map.a_m + i * map.a_s) : 0.0f;
+              j < live ? A_GET(a, at + j * map.a_m + i * step) : 0.0f;
     }
     k += len;
   }
@@ -102,6 +144,9 @@ inline void make_panel(const Map *p, const __global A_TYPE *a, int lane_first, i
 __kernel void panels(const __global A_TYPE *a, MAP_PARAMS, int k_most, __global float *panel) {
   const int z = get_global_id(2), first = get_global_id(0) * SLAB;
   MAP_OF(z)
+#if MODE == CONV
+  crop(&map);
+#endif
   __global float *to = panel + ((z * get_global_size(1) + get_global_id(1)) * k_most + first) * NT;
   make_panel(&map, a, get_global_id(1) * NT, first, min(first + SLAB, map.K), to);
 }
@@ -232,6 +277,9 @@ __kernel void direct(const __global A_TYPE *a, const __global B_TYPE *b, __globa
                      int k_most, int images, int rows, int channels, int lanes, int part_images, int own OUT_PARAMS) {
   float x[REGION], total[TOTAL], turn[16 * MOST_ROWS];
   int row_at[MOST_ROWS + MR], term_at[TERMS];
+#if MODE == WEIGHT
+  int spot[MOST_ROWS];  // of a row in the output
+#endif
 // In CONV the set is in dimension 0: phases have different numbers of taps, and neighbouring work-items run on one
 // thread, so that each thread gets all phases.
 #if MODE == CONV
@@ -241,6 +289,11 @@ __kernel void direct(const __global A_TYPE *a, const __global B_TYPE *b, __globa
 #endif
   const int m_first = get_global_id(1) * lanes;
   MAP_OF(z % sets)
+#if MODE == CONV
+  crop(&map);
+#else
+  const int all_taps = n_y * n_x, first_tap = crop(&map);
+#endif
   const int m_count = min(lanes, M - m_first), taps = TAP_ROWS * TAP_COLS;
   const int all = (M + NT - 1) / NT;
 #if MODE == CONV
@@ -281,7 +334,10 @@ __kernel void direct(const __global A_TYPE *a, const __global B_TYPE *b, __globa
     copy_region(&map, &held, b, x);
     for (int d = 0, n = 0; d < channel_count; ++d)
       for (int r = 0; r < TAP_ROWS; ++r)
-        for (int s = 0; s < TAP_COLS; ++s) row_at[n++] = d * held.pitch + tap_at(&map, &held, r, s);
+        for (int s = 0; s < TAP_COLS; ++s) {
+          spot[n] = d * all_taps + first_tap + r * n_x + s;
+          row_at[n++] = d * held.pitch + tap_at(&map, &held, r, s);
+        }
     for (int d = 0, k = 0; d < held.images; ++d)
       for (int h = 0; h < held.rows; ++h)
         for (int w = 0; w < PIXEL_COLS; ++w) term_at[k++] = pixel_at(&map, &held, i + d, y + h, w);
@@ -293,6 +349,10 @@ __kernel void direct(const __global A_TYPE *a, const __global B_TYPE *b, __globa
           multiply(x, row_at + n * MR, term_at + k, min(RUN, terms - k),
                    panel + (m / NT * depth + k_first + k) * NT, total + n * MR * lanes + m, lanes);
   }
+#if MODE == WEIGHT
+  if (taps < all_taps)
+    for (int n = 0; n < 16 * MOST_ROWS; n += 16) PSTORE((float16)(0.0f), 0, turn + n);
+#endif
   for (int m = 0; m < m_count; m += 16) {
     for (int n = 0; n < count; n += 16) {
       float square[256];
@@ -300,6 +360,14 @@ __kernel void direct(const __global A_TYPE *a, const __global B_TYPE *b, __globa
       for (int j = 0; j < 16; ++j)
         PSTORE(PLOAD(0, total + min(n + j, count - 1) * lanes + m), j, square);
       turned(square, line);
+#if MODE == WEIGHT
+      if (taps < all_taps) {
+        for (int j = 0; j < 16; ++j) PSTORE(line[j], j, square);
+        for (int i = 0; i < min(16, count - n); ++i)
+          for (int j = 0; j < 16; ++j) turn[j * MOST_ROWS + spot[n + i]] = square[16 * j + i];
+        continue;
+      }
+#endif
       for (int j = 0; j < 16; ++j) PSTORE(line[j], 0, turn + j * MOST_ROWS + n);
     }
     for (int j = 0; j < min(16, m_count - m); ++j) {
@@ -313,7 +381,7 @@ __kernel void direct(const __global A_TYPE *a, const __global B_TYPE *b, __globa
         }
 #else
       VECTORIZE
-      for (int n = 0; n < count; ++n) STORE(from[n], m_first + m + j, channel * taps + n)
+      for (int n = 0; n < channel_count * all_taps; ++n) STORE(from[n], m_first + m + j, channel * all_taps + n)
 #endif
     }
   }

@@ -14,6 +14,7 @@ from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node
 from handheld.kernels.args import ints, line
 from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, round_up
+from handheld.kernels.contract_nodes import live
 from handheld.kernels.contract_problem import Problem
 from handheld.kernels.contract_text import program_text
 from handheld.kernels.expr import epilogue
@@ -22,7 +23,7 @@ from handheld.kernels.reshape import OWN, half_output, within
 #: The same limits as in direct.cl.
 REGION, TERMS, TOTAL, MOST_ROWS, SLAB = 32768, 256, 65536, 512, 64
 #: Weight gradients of few pixels have smaller blocks, with at least so many channels, so that all cores have one.
-FEW_TERMS, LEAST_CHANNELS = 1024, 16
+FEW_TERMS, LEAST_CHANNELS = 1024, 8
 FEW_CHANNELS = 3  # the fewest output channels of a forward convolution
 
 #: Blocks with all pixels: for this many bytes of weights or more, and about this many lanes; elements of their panels.
@@ -77,10 +78,26 @@ def side_of(problem: Problem) -> Side:
     rest = problem.n // (maps.n_y * maps.n_x)
     if problem.mode == "WEIGHT":
         return Side(maps.k_c, maps.k_r, maps.k_s, rest, grid, (maps.e_h, maps.e_w), unit)
-    # The largest number of taps that a phase has, and the distance between them.
-    taps = (-(-maps.k_r // maps.skip_h), -(-maps.k_s // maps.skip_w))
+    # The largest number of taps that a phase has, without those that meet only padding, and the distance between them.
+    taps = (
+        _most_taps(maps.k_r, maps.phase_h, maps.skip_h, maps.off_h, maps.e_h, maps.n_y, maps.u_h, maps.h),
+        _most_taps(maps.k_s, maps.phase_w, maps.skip_w, maps.off_w, maps.e_w, maps.n_x, maps.u_w, maps.w),
+    )
     step = (maps.skip_h * maps.e_h // maps.phase_h, maps.skip_w * maps.e_w // maps.phase_w)
     return Side(rest, *grid, maps.k_c, taps, unit, step)
+
+
+def _most_taps(taps: int, phases: int, skip: int, off: int, step: int, pixels: int, unit: int, size: int) -> int:
+    """The most taps along one axis that meet a pixel in one phase: the same as `taps` and `live` in the kernels."""
+    most = 1
+    for phase in range(phases):
+        first = next((t for t in range(min(skip, taps)) if (phase + off + t * step) % phases == 0), taps)
+        count = len(range(first, taps, skip))
+        if count:
+            most = max(
+                most, live(pixels, unit, skip * step // phases, (phase + off + first * step) // phases, size, count)[1]
+            )
+    return most
 
 
 def _forward(problem: Problem) -> bool:
@@ -106,7 +123,7 @@ def blocks(problem: Problem, caps: DeviceCaps) -> Blocks | None:
     ):
         return None
     side = side_of(problem)
-    if side.all_taps == 1:
+    if (side.all_taps if problem.mode == "WEIGHT" else problem.conv.k_r * problem.conv.k_s) == 1:
         return None
     tile_rows, vectors = 8 if wide else 6, 2 if wide and problem.m > 16 else 1
     width, units = 16 * vectors, caps.compute_units
@@ -186,7 +203,9 @@ def _weight(problem: Problem, side: Side, tile_rows: int, vectors: int, all_lane
         count = max(count, min(-(-2 * units // others), side.channels // LEAST_CHANNELS))
     channels = -(-side.channels // count)
     blocks = -(-side.channels // channels) * others
-    splits = 1 if blocks >= 2 * units else min(-(-2 * units // blocks), side.images)
+    splits = (
+        1 if blocks >= (units if problem.k <= FEW_TERMS else 2 * units) else min(-(-2 * units // blocks), side.images)
+    )
     part = round_up(-(-side.images // splits), images if side.images >= splits * images else 1)
     splits = -(-side.images // part)
     images = min(images, part)
