@@ -47,6 +47,9 @@
 #ifndef ROWS   // rows of the batch per work-item
 #define ROWS 2
 #endif
+#ifndef PANELS // gradients: panels of LANES columns that a work-item computes at once
+#define PANELS 1
+#endif
 #ifndef CHUNK  // terms of the first level of a sum
 #define CHUNK 256
 #endif
@@ -288,10 +291,68 @@ Tile tile_at(int row, int col, int B, int H) {
                 for (int g = 0; g < G; g++) sum[r][g] += part[r][g];                               \
         }                                                                                          \
     }
+
+// sum[r][v] = sum over g, k of a[row r][g*H + k] * packed[panel v of the tile][k][g], for PANELS panels from own.col.
+// Each element of a that is loaded serves all of them. Panels past the end repeat the last one.
+#if PANELS > 1
+#define DEFINE_BACK(NAME, G)                                                                       \
+    void NAME(lanes sum[ROWS][PANELS], __global const float *a, int B, __global const float *packed, \
+              int H, Tile own) {                                                                   \
+        if (own.rows == 0) return;                                                                 \
+        __global const float *row[ROWS], *column[PANELS];                                          \
+        UNROLL                                                                                     \
+        for (int v = 0; v < PANELS; v++)                                                           \
+            column[v] = packed + min(own.col / LANES + v, (H - 1) / LANES) * LANES * H * G;        \
+        UNROLL                                                                                     \
+        for (int r = 0; r < ROWS; r++) {                                                           \
+            row[r] = a + (own.row + min(r, own.rows - 1)) * G * H;                                 \
+            UNROLL                                                                                 \
+            for (int v = 0; v < PANELS; v++) sum[r][v] = 0;                                        \
+        }                                                                                          \
+        for (int start = 0; start < H; start += CHUNK / G) {                                       \
+            lanes part[ROWS][PANELS];                                                              \
+            UNROLL                                                                                 \
+            for (int r = 0; r < ROWS; r++)                                                         \
+                UNROLL                                                                             \
+                for (int v = 0; v < PANELS; v++) part[r][v] = 0;                                   \
+            int end = min(start + CHUNK / G, H);                                                   \
+            for (int k = start; k < end; k++)                                                      \
+                UNROLL                                                                             \
+                for (int g = 0; g < G; g++) {                                                      \
+                    lanes weight[PANELS];                                                          \
+                    UNROLL                                                                         \
+                    for (int v = 0; v < PANELS; v++) weight[v] = LOAD(column[v] + (k * G + g) * LANES); \
+                    UNROLL                                                                         \
+                    for (int r = 0; r < ROWS; r++)                                                 \
+                        UNROLL                                                                     \
+                        for (int v = 0; v < PANELS; v++) part[r][v] += row[r][g * H + k] * weight[v]; \
+                }                                                                                  \
+            UNROLL                                                                                 \
+            for (int r = 0; r < ROWS; r++)                                                         \
+                UNROLL                                                                             \
+                for (int v = 0; v < PANELS; v++) sum[r][v] += part[r][v];                          \
+        }                                                                                          \
+    }
+#endif
 #endif
 
 DEFINE_DOT(dot4, 4)
 DEFINE_DOT(dot3, 3)
+
+// The sums of a gradient: BACK makes them for a tile, and SUM is that of row r and panel v.
+#if PANELS > 1
+DEFINE_BACK(back4, 4)
+DEFINE_BACK(back3, 3)
+#define SUMS(G) lanes sum[ROWS][PANELS]
+#define BACK(G, a) back##G(sum, a, B, packed, H, own)
+#define SUM4 sum[r][v]
+#define SUM3 sum[r][v]
+#else
+#define SUMS(G) lanes sum[ROWS][G]
+#define BACK(G, a) dot##G(sum, a, B, G * H, H, packed, H, panel, own POOL_ARG)
+#define SUM4 ((sum[r][0] + sum[r][1]) + (sum[r][2] + sum[r][3]))
+#define SUM3 (sum[r][0] + sum[r][1] + sum[r][2])
+#endif
 
 #ifndef UNITS
 // Makes packed[panel][k][g][lane] from w, whose element (g, j, k) is at g*H*H + j*sj + k*sk, where sj or sk is 1.
@@ -381,6 +442,15 @@ __kernel void gru(__global const float *gx, __global const float *packed, __glob
     gru_step(tile_of(B, H), gx, packed, bias, near_h, h, saved, at, near, B, H, panel POOL_ARG);
 }
 
+// The rows r of a tile of a gradient, and the first column of each of its panels v.
+#if PANELS > 1
+#define EACH_PART                                          \
+    for (int r = 0; r < ROWS && r < own.rows; r++)         \
+        for (int v = 0, col = own.col; v < PANELS && col < H; v++, col += LANES)
+#else
+#define EACH_PART for (int r = 0, v = 0, col = own.col; r < ROWS && r < own.rows; r++)
+#endif
+
 // The gradient of one step. `later` is the row in dgx of the step after this one; it is -1 for the last step, which
 // uses dh_last instead. before_c: c before this step, from row `near`. carry: the gradient of c from the later step
 // (dc_last for the last step). This step writes its own into dc0.
@@ -389,20 +459,20 @@ inline void lstm_grad_step(Tile own, __global const float *dh, __global const fl
                            __global const float *c, __global const float *gates,
                            __global const float *before_c, __global float *dgx, __global float *dc0, int at,
                            int near, int later, int B, int H, int panel POOL_PARAM) {
-    lanes sum[ROWS][4];
-    if (later >= 0) dot4(sum, dgx + later * 4 * H, B, 4 * H, H, packed, H, panel, own POOL_ARG);
+    SUMS(4);
+    if (later >= 0) BACK(4, dgx + later * 4 * H);
     if (own.rows == 0) return;
-    for (int r = 0; r < ROWS && r < own.rows; r++) {
-        int b = own.row + r, n = own.cols, state = b * H + own.col;
-        int here = (at + b) * H + own.col, gate = (at + b) * 4 * H + own.col;
+    EACH_PART {
+        int b = own.row + r, n = min(LANES, H - col), state = b * H + col;
+        int here = (at + b) * H + col, gate = (at + b) * 4 * H + col;
         lanes d = load_some(dh + here, n);
-        if (later >= 0) d += (sum[r][0] + sum[r][1]) + (sum[r][2] + sum[r][3]);
+        if (later >= 0) d += SUM4;
         else d += load_some(dh_last + state, n);
         lanes i = load_some(gates + gate, n), f = load_some(gates + gate + H, n);
         lanes g = load_some(gates + gate + 2 * H, n), o = load_some(gates + gate + 3 * H, n);
         lanes t = tanh_(load_some(c + here, n));
         lanes dc = load_some(carry + state, n) + d * o * (1.0f - t * t);
-        lanes old = load_some(before_c + (near + b) * H + own.col, n);
+        lanes old = load_some(before_c + (near + b) * H + col, n);
         store_some(dc * g * i * (1.0f - i), dgx + gate, n);
         store_some(dc * old * f * (1.0f - f), dgx + gate + H, n);
         store_some(dc * i * (1.0f - g * g), dgx + gate + 2 * H, n);
@@ -426,18 +496,18 @@ inline void gru_grad_step(Tile own, __global const float *dh, __global const flo
                           __global const float *saved, __global float *dgx, __global float *dgh,
                           __global float *dh0, int at, int near, int later, int B, int H,
                           int panel POOL_PARAM) {
-    lanes sum[ROWS][3];
-    if (later >= 0) dot3(sum, dgh + later * 3 * H, B, 3 * H, H, packed, H, panel, own POOL_ARG);
+    SUMS(3);
+    if (later >= 0) BACK(3, dgh + later * 3 * H);
     if (own.rows == 0) return;
-    for (int r = 0; r < ROWS && r < own.rows; r++) {
-        int b = own.row + r, n = own.cols, state = b * H + own.col;
-        int gate = (at + b) * 3 * H + own.col, save = (at + b) * 4 * H + own.col;
-        lanes d = load_some(dh + (at + b) * H + own.col, n) + load_some(carry + state, n);
-        if (later >= 0) d += sum[r][0] + sum[r][1] + sum[r][2];
+    EACH_PART {
+        int b = own.row + r, n = min(LANES, H - col), state = b * H + col;
+        int gate = (at + b) * 3 * H + col, save = (at + b) * 4 * H + col;
+        lanes d = load_some(dh + (at + b) * H + col, n) + load_some(carry + state, n);
+        if (later >= 0) d += SUM3;
         lanes reset = load_some(saved + save, n), z = load_some(saved + save + H, n);
         lanes fresh = load_some(saved + save + 2 * H, n);
         lanes hidden = load_some(saved + save + 3 * H, n);
-        lanes old = load_some(before_h + (near + b) * H + own.col, n);
+        lanes old = load_some(before_h + (near + b) * H + col, n);
         lanes dn = d * (1.0f - z) * (1.0f - fresh * fresh);
         lanes dr = dn * hidden * reset * (1.0f - reset);
         lanes dz = d * (old - fresh) * z * (1.0f - z);
@@ -463,12 +533,11 @@ __kernel void gru_grad(__global const float *dh, __global const float *carry, __
 // The gradient of the initial state, from the first step.
 inline void lstm_begin_step(Tile own, __global const float *dgx, __global const float *packed,
                             __global float *dh0, int later, int B, int H, int panel POOL_PARAM) {
-    lanes sum[ROWS][4];
-    dot4(sum, dgx + later * 4 * H, B, 4 * H, H, packed, H, panel, own POOL_ARG);
+    SUMS(4);
+    BACK(4, dgx + later * 4 * H);
     if (own.rows == 0) return;
-    for (int r = 0; r < ROWS && r < own.rows; r++)
-        store_some((sum[r][0] + sum[r][1]) + (sum[r][2] + sum[r][3]),
-                   dh0 + (own.row + r) * H + own.col, own.cols);
+    EACH_PART
+        store_some(SUM4, dh0 + (own.row + r) * H + col, min(LANES, H - col));
 }
 
 __kernel void lstm_begin(__global const float *dgx, __global const float *packed, __global float *dh0,
@@ -479,12 +548,13 @@ __kernel void lstm_begin(__global const float *dgx, __global const float *packed
 
 inline void gru_begin_step(Tile own, __global const float *dgh, __global const float *packed,
                            __global float *dh0, int later, int B, int H, int panel POOL_PARAM) {
-    lanes sum[ROWS][3];
-    dot3(sum, dgh + later * 3 * H, B, 3 * H, H, packed, H, panel, own POOL_ARG);
+    SUMS(3);
+    BACK(3, dgh + later * 3 * H);
     if (own.rows == 0) return;
-    for (int r = 0; r < ROWS && r < own.rows; r++) {
-        __global float *to = dh0 + (own.row + r) * H + own.col;
-        store_some(load_some(to, own.cols) + (sum[r][0] + sum[r][1] + sum[r][2]), to, own.cols);
+    EACH_PART {
+        __global float *to = dh0 + (own.row + r) * H + col;
+        const int n = min(LANES, H - col);
+        store_some(load_some(to, n) + SUM3, to, n);
     }
 }
 

@@ -21,6 +21,8 @@ from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, read_
 
 #: CPU: the terms that a work-item packs. The same as in recurrent.cl.
 PACKED = 16
+#: CPU: the most panels of columns of a gradient at once.
+PANELS = 4
 #: GPU, per work-group: rows of the batch and hidden units of its tile, and its work-items.
 TILE, UNITS, ITEMS = 8, 8, 256
 #: GPU, per work-item: columns, and quads of k (four terms each) between two barriers.
@@ -56,6 +58,8 @@ class _Cell:
             rows = 2
         row_blocks, lane_blocks = -(-batch // rows), -(-hidden // lanes)
         blocks = -(-row_blocks // caps.compute_units) if row_blocks >= caps.compute_units else 0
+        # A step of the gradient takes up to four panels of columns at once, as evenly as possible.
+        panels = -(-lane_blocks // -(-lane_blocks // PANELS)) if blocks else 1
         if blocks:
             local, size = (1, 1), (-(-row_blocks // blocks), 1)
         else:
@@ -64,7 +68,7 @@ class _Cell:
         text = read_cl("math.cl") + read_cl("recurrent.cl") + (read_cl("recurrent_rows.cl") if blocks else "")
         return _Cell(
             caps,
-            with_defines({"LANES": lanes, "ROWS": rows}, text),
+            with_defines({"LANES": lanes, "ROWS": rows, "PANELS": panels}, text),
             steps,
             batch,
             hidden,

@@ -12,6 +12,9 @@
     for (int lane = 0; lane * LANES < H; lane++) \
         for (int block = first; block < stop; block++)
 #define TILE_HERE tile_at(block, lane, B, H)
+#define EACH_GROUP \
+    for (int lane = 0; lane * LANES < H; lane += PANELS) \
+        for (int block = first; block < stop; block++)
 #define ROW(n) ((reverse ? steps - 1 - (n) : (n)) * B)
 
 __kernel void lstm_all(__global const float *gx, __global const float *packed, __global const float *h0,
@@ -44,10 +47,10 @@ __kernel void lstm_grad_all(__global const float *dh, __global const float *dh_l
     for (int n = steps - 1; n >= 0; n--) {
         const int at = ROW(n), near = n ? ROW(n - 1) : 0, later = n < steps - 1 ? ROW(n + 1) : -1;
         __global const float *carry = later < 0 ? dc_last : dc0, *before_c = n ? c : c0;
-        EACH_TILE lstm_grad_step(TILE_HERE, dh, dh_last, carry, packed, c, gates, before_c, dgx, dc0, at, near, later,
+        EACH_GROUP lstm_grad_step(TILE_HERE, dh, dh_last, carry, packed, c, gates, before_c, dgx, dc0, at, near, later,
                                  B, H, panel);
     }
-    EACH_TILE lstm_begin_step(TILE_HERE, dgx, packed, dh0, ROW(0), B, H, panel);
+    EACH_GROUP lstm_begin_step(TILE_HERE, dgx, packed, dh0, ROW(0), B, H, panel);
 }
 
 __kernel void gru_grad_all(__global const float *dh, __global const float *dh_last, __global const float *packed,
@@ -58,8 +61,8 @@ __kernel void gru_grad_all(__global const float *dh, __global const float *dh_la
     for (int n = steps - 1; n >= 0; n--) {
         const int at = ROW(n), near = n ? ROW(n - 1) : 0, later = n < steps - 1 ? ROW(n + 1) : -1;
         __global const float *carry = later < 0 ? dh_last : dh0, *before_h = n ? h : h0;
-        EACH_TILE gru_grad_step(TILE_HERE, dh, carry, packed, before_h, saved, dgx, dgh, dh0, at, near, later,
+        EACH_GROUP gru_grad_step(TILE_HERE, dh, carry, packed, before_h, saved, dgx, dgh, dh0, at, near, later,
                                 B, H, panel);
     }
-    EACH_TILE gru_begin_step(TILE_HERE, dgh, packed, dh0, ROW(0), B, H, panel);
+    EACH_GROUP gru_begin_step(TILE_HERE, dgh, packed, dh0, ROW(0), B, H, panel);
 }
