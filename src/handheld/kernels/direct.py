@@ -109,9 +109,10 @@ def blocks(problem: Problem, caps: DeviceCaps) -> Blocks | None:
     """How to cut a problem, or None if another kernel is better.
 
     Another kernel is better in these cases. A convolution with one tap is a matrix product. Few output channels
-    leave lanes idle, which forward convolutions can afford. Very long rows or large kernels do not fit the
-    region. With 16 registers of 8 floats only the weight gradients gain: there, register blocks
-    (contract_register.cl) would transpose the image for every tap; in the other directions they pack as fast.
+    leave lanes idle, which forward convolutions can afford. Phases with one tap are matrix products too. Very long
+    rows or large kernels do not fit the region. With 16 registers of 8 floats only the weight gradients gain:
+    there, register blocks (contract_register.cl) would transpose the image for every tap; in the other directions
+    they pack as fast.
     """
     wide = caps.vector_width >= 16
     if (
@@ -133,6 +134,8 @@ def blocks(problem: Problem, caps: DeviceCaps) -> Blocks | None:
     whole = _whole(problem, side, tile_rows, vectors, all_lanes, units)
     if whole is not None:
         return whole
+    if side.all_taps == 1:
+        return None
     lanes = min(all_lanes, TOTAL // 64)
     while lanes > width and side.cols > TOTAL // lanes:
         lanes = round_up(lanes // 2, width)
