@@ -16,6 +16,7 @@ FILES = {
     "LOCAL": "contract_local.cl",
     "DIRECT": "direct.cl",
     "WINOGRAD": "winograd.cl",
+    "DOTS": "dots.cl",
 }
 
 
@@ -27,7 +28,7 @@ def program_text(problem: Problem, end: Epilogue | None, tile: Mapping[str, int]
     if problem.phased:
         defines["PHASED"] = 1
     kernel = next((v for k, v in FILES.items() if k in tile), "contract_register.cl")
-    before = ("wide.cl",) if kernel in ("contract_register.cl", "direct.cl", "winograd.cl") else ()
+    before = ("wide.cl",) if kernel in ("contract_register.cl", "direct.cl", "winograd.cl", "dots.cl") else ()
     units = ("matrix.cl", "contract_matrix.cl") if "MATRIX" in tile else ()
     text = "".join(map(read_cl, (*before, "contract_maps.cl", *units, kernel)))
     if "COMBINE" not in tile:
