@@ -68,7 +68,7 @@ def test_conv(kind, name):
     run_conv(kind, numbers(*x), numbers(*w, seed=1), **geometry)
 
 
-@pytest.mark.parametrize("name", [name for name in CONVS if "taps" in name or "padding" in name or "many" in name])
+@pytest.mark.parametrize("name", CONVS)
 def test_conv_wide(name):
     """Also the kernels that only CPUs with vectors of 16 floats use."""
     x, w, geometry = CONVS[name]
@@ -187,7 +187,17 @@ def test_conv_epilogue(kind, guarded, groups, kernel):
         close(got, (want + plus).relu())
 
 
-@pytest.mark.parametrize("channels", [2, 3, 6])
+@pytest.mark.parametrize("channels", [1, 2, 3, 6, 8, 9])
 def test_few_output_channels(channels):
-    """Forward convolutions go to direct.cl from three channels on."""
+    """few.cl, and from nine channels on direct.cl. Rows are cut into blocks, or channels into parts."""
     run_conv("cpu", numbers(3, 5, 13, 21), numbers(channels, 5, 5, 5, seed=1), padding=(2, 2), vector_width=16)
+    run_conv("cpu", numbers(1, 40, 70, 33), numbers(channels, 40, 3, 2, seed=1), dilation=(2, 1), vector_width=16)
+
+
+def test_few_input_channels():
+    """The weight gradient of few.cl: several blocks of output channels, images in parts, rows in blocks, a view."""
+    wide = {"vector_width": 16, "only": ("conv_weight",)}
+    run_conv("cpu", numbers(3, 3, 9, 11), numbers(21, 3, 3, 3, seed=1), padding=(1, 1), **wide)
+    run_conv("cpu", numbers(2, 1, 70, 30), numbers(5, 1, 5, 4, seed=1), compute_units=8, **wide)
+    looks = (lambda t: t.permute(0, 3, 1, 2), lambda t: t, lambda t: t)
+    run_conv("cpu", numbers(5, 12, 10, 2), numbers(7, 2, 3, 3, seed=1), looks=looks, **wide)

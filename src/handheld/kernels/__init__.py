@@ -1,7 +1,7 @@
 """Kernel families: each turns nodes of some ops into launches for a device description.
 
     base.py, args.py      the records of a launch, and small helpers
-    contract*             matrix products and convolutions; direct* and depthwise* are special cases, naive* a baseline
+    contract*             matrix products and convolutions; direct*, few*, depthwise* are special cases, naive* slow
     attention*            attention and its gradient
     pool*, recurrent*     pooling; LSTM and GRU
     index*, order*        writing by index; sorting and scans

@@ -8,6 +8,7 @@
     conv ─────────┤              ├─► contract_local.py      GPU: tiles in local memory
     conv_input ───┼─► Problem ───┼─► winograd.py            CPU: convolutions with 3x3 taps, where it pays
     conv_weight ──┘              ├─► direct.py              CPU: other convolutions with more than one tap
+                                 ├─► few.py                 CPU: convolutions with few channels on one side
                                  └─► dots.py                CPU: products with few rows
 
 3. If k is cut into parts, a second launch (contract_combine.cl) adds up the partial sums.
@@ -24,7 +25,7 @@ from types import ModuleType
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.graph import Graph, Node
-from handheld.kernels import contract_local, contract_register, depthwise, direct, dots, winograd
+from handheld.kernels import contract_local, contract_register, depthwise, direct, dots, few, winograd
 from handheld.kernels.args import ints, line
 from handheld.kernels.base import Arg, Buffer, Choice, Launch, Lowered, Start, Texture, Workspace, round_up
 from handheld.kernels.contract_nodes import problem_of
@@ -35,7 +36,8 @@ from handheld.kernels.reshape import OWN, half_output, within
 
 MOST_CANDIDATES = 40
 MOST_COLUMNS = 512  # The most columns of a block or a tile.
-WINOGRAD, DIRECT, DOTS = {"winograd": 1}, {"direct": 1}, {"dots": 1}  # the choices of the kernels without variants
+#: The choices of the kernels without variants.
+WINOGRAD, DIRECT, FEW, DOTS = {"winograd": 1}, {"direct": 1}, {"few": 1}, {"dots": 1}
 
 
 def lower_matmul(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
@@ -73,8 +75,13 @@ def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]
         return ()
     first, *rest = _variant(caps).choices(problem, caps, MOST_CANDIDATES - 2)
     tiles, blocks = winograd.cut(problem, caps, always=True), _blocks(problem, caps)
-    own = WINOGRAD if winograd.cut(problem, caps) else DOTS if dots.cut(problem, caps) else DIRECT
     legal = ((WINOGRAD, tiles), (DIRECT, blocks), (DOTS, dots.cut(problem, caps, always=True)))
+    better = (
+        (FEW, few.applies(problem, caps)),
+        (WINOGRAD, winograd.cut(problem, caps)),
+        (DOTS, dots.cut(problem, caps)),
+    )
+    own = next((choice for choice, found in better if found), DIRECT)
     others = [choice for choice, can in legal if can and choice != own]
     return (first, *others, *rest)
 
@@ -151,15 +158,17 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice:
 
 def _special(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None) -> Lowered | None:
     """The launches of a kernel that has no variants, if it is the choice or, without one, better than the others."""
-    if choice not in (None, WINOGRAD, DIRECT, DOTS):
+    if choice not in (None, WINOGRAD, DIRECT, FEW, DOTS):
         return None
-    few = dots.cut(problem, caps, always=choice == DOTS) if choice in (None, DOTS) else None
-    if few is not None:
-        return dots.lower(problem, few, node, graph, caps)
-    tiles = None if choice in (DIRECT, DOTS) else winograd.cut(problem, caps, always=choice == WINOGRAD)
+    if choice in (None, FEW) and few.applies(problem, caps):
+        return few.lower(problem, node, graph, caps)
+    rows = dots.cut(problem, caps, always=choice == DOTS) if choice in (None, DOTS) else None
+    if rows is not None:
+        return dots.lower(problem, rows, node, graph, caps)
+    tiles = winograd.cut(problem, caps, always=choice == WINOGRAD) if choice in (None, WINOGRAD) else None
     if tiles is not None:
         return winograd.lower(problem, tiles, node, graph, partial(_product, caps))
-    blocks = None if choice in (WINOGRAD, DOTS) else _blocks(problem, caps)
+    blocks = _blocks(problem, caps) if choice in (None, DIRECT) else None
     if blocks is not None:
         return direct.lower(problem, blocks, node, graph, caps)
     if choice is not None:

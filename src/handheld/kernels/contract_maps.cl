@@ -21,7 +21,7 @@
 // conv_input is CONV with phases, and conv is CONV with one phase.
 //
 // This file holds the index maps and the stores. A program is this file followed by one of
-// contract_register.cl or direct.cl (CPUs), contract_local.cl (GPUs) and contract_combine.cl.
+// contract_register.cl, direct.cl or few.cl (CPUs), contract_local.cl (GPUs) and contract_combine.cl.
 //
 // With SPLIT 1 the range of k is cut into parts. Part s writes its sums to part[s, g, m, n]; then `combine` adds
 // them in order and runs the epilogue. WEIGHT has no epilogue and dw is dense in [g, m, n], so a single part is

@@ -15,6 +15,7 @@ FILES = {
     "COMBINE": "contract_combine.cl",
     "LOCAL": "contract_local.cl",
     "DIRECT": "direct.cl",
+    "FEW": "few.cl",
     "WINOGRAD": "winograd.cl",
     "DOTS": "dots.cl",
 }
@@ -28,9 +29,11 @@ def program_text(problem: Problem, end: Epilogue | None, tile: Mapping[str, int]
     if problem.phased:
         defines["PHASED"] = 1
     kernel = next((v for k, v in FILES.items() if k in tile), "contract_register.cl")
-    before = ("wide.cl",) if kernel in ("contract_register.cl", "direct.cl", "winograd.cl", "dots.cl") else ()
+    register = ("contract_register.cl", "direct.cl", "few.cl", "winograd.cl", "dots.cl")
+    before = ("wide.cl",) if kernel in register else ()
+    region = ("region.cl",) if kernel in ("direct.cl", "few.cl") else ()
     units = ("matrix.cl", "contract_matrix.cl") if "MATRIX" in tile else ()
-    text = "".join(map(read_cl, (*before, "contract_maps.cl", *units, kernel)))
+    text = "".join(map(read_cl, (*before, "contract_maps.cl", *units, *region, kernel)))
     if "COMBINE" not in tile:
         defines |= {f"{name}_HALF": 1 for name, half in zip("AB", problem.halves, strict=True) if half}
         defines |= {"ARITH_HALF": 1} if problem.half_products else {}
