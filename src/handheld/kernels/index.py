@@ -37,7 +37,7 @@ def lower_scatter(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         raise PlanError("scatter cannot add booleans. Try: convert them to integers first")
     k = index.shape[1]
     one_row = inner == 1 or index.strides[2] == 0
-    if caps.kind == "cpu" and one_row and inner >= 16 and k <= min(_HITS * v, _MOST):
+    if caps.kind == "cpu" and one_row and (inner >= 16 or k > _FEW) and k <= min(_HITS * v, _MOST):
         return _owned(node, graph, caps)
     text = with_defines({"ELEM": DTYPES[dtype].c_memory, "ADD": int(add)}, read_cl("index.cl"))
     items = outer * v * inner
