@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,16 +14,20 @@ from torch import nn
 
 import handheld
 from handheld.device import DeviceCaps
-from handheld.errors import PlanError
+from handheld.errors import OutOfMemory, PlanError
 from handheld.graph.check import check
 from handheld.graph.graph import Graph
+from handheld.limits.pieces import COUNTS
+from handheld.limits.planning import Fitting
 from handheld.passes.again import compute_again, droppable
 from handheld.passes.pieces import can_be_thin, in_pieces
-from handheld.plan.fit import Fit, spread_out
+from handheld.plan import file
+from handheld.plan.fit import Fit, fit_text, fits_of, spread_out
 from handheld.plan.lifetimes import lifetimes
 from handheld.plan.plan import Plan
 from handheld.plan.precision import prepare
 from handheld.plan.verify import verify
+from handheld.run.planning import requested
 
 from .nets import NETS
 
@@ -170,3 +175,97 @@ def test_what_cannot_be_cut_is_refused() -> None:
     fit = {"train": Fit((), thin=(10**6,), pieces=4).to_json()}
     with pytest.raises(PlanError, match=r"the fit is for another graph than 'train'.*4 pieces.*Try: "):
         step.plan("opencl", caps=CAPS, graphs=["train"]).again(fit=fit)
+
+
+def wide() -> Made:
+    """One expansion that is much larger than all else, with batch norms."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(4, 64, 1), nn.BatchNorm2d(64), nn.ReLU6()]
+    layers += [nn.Conv2d(64, 64, 3, groups=64, stride=2, padding=1), nn.BatchNorm2d(64), nn.ReLU6()]
+    layers += [nn.Conv2d(64, 4, 1), nn.AvgPool2d(4), nn.Flatten(), nn.Linear(64, 5)]
+    return captured(nn.Sequential(*layers), (torch.randn(16, 3, 32, 32), torch.randint(0, 5, (16,))))
+
+
+@pytest.fixture(scope="module")
+def fitting() -> Fitting:
+    step, _ = wide()
+    request = requested(step, "opencl", caps=CAPS, graphs=["train"], memory_limit_bytes=None, tuning=False)
+    return Fitting(step, request.device, CAPS, request.names, request.options)
+
+
+def test_pieces_meet_limits_that_nothing_else_meets(fitting: Fitting) -> None:
+    least = fitting.least_without_pieces.bytes
+    for share in (0.9, 0.7, 0.6):
+        plan = fitting.within(int(least * share))
+        assert plan is not None and plan.bytes <= least * share
+        fit = plan.options["fit"]["train"]
+        assert fit["thin"] and fit["pieces"] in COUNTS and fit["more"] > 0
+        verify(plan)
+    assert not fits_of(fitting.least_without_pieces.options)["train"].thin, "pieces are the last means"
+    assert fitting.certain.bytes < least
+
+
+def test_an_impossible_limit_names_one_that_pieces_meet() -> None:
+    step, _ = wide()
+    with pytest.raises(OutOfMemory, match="The smallest limit that was found is") as caught:
+        step.plan("opencl", caps=CAPS, graphs=["train"], tuning=False, memory_limit_bytes=100 << 10)
+    limit = caught.value.smallest_bytes
+    assert limit is not None
+    plan = step.plan("opencl", caps=CAPS, graphs=["train"], tuning=False, memory_limit_bytes=limit)
+    assert plan.bytes <= limit and plan.options["fit"]["train"]["thin"]
+    assert "values computed in 8 pieces" in fit_text(plan.options, plan.bytes)
+    assert "one piece at a time" in plan.explain(width=1000)
+
+
+def test_a_plan_with_a_limit_trains_the_same() -> None:
+    step, batch = wide()
+    whole = step.copy().plan("reference:cpu", graphs=["train"])
+    request = requested(step.copy(), "reference:cpu", graphs=["train"], memory_limit_bytes=None)
+    least = Fitting(step.copy(), "reference:cpu", request.caps, request.names, request.options).least_without_pieces
+    plan = step.copy().plan("reference:cpu", graphs=["train"], memory_limit_bytes=int(least.bytes * 0.75))
+    assert plan.options["fit"]["train"]["thin"]
+    want, got = trained(whole, batch, float64=True), trained(plan, batch, float64=True)
+    assert got[0] == pytest.approx(want[0], rel=1e-12)
+    for key, value in want[1].items():
+        np.testing.assert_allclose(got[1][key], value, rtol=1e-6, atol=1e-7, err_msg=key)
+
+
+def test_a_plan_file_with_pieces_is_written_and_read(tmp_path: Path) -> None:
+    step, _ = wide()
+    small, _ = spread_out(train_graph(step))
+    thin = random_thin(small, 4, random.Random(1), 0.7)
+    plan = step.plan("opencl", caps=CAPS, graphs=["train"], tuning=False)
+    made = plan.again(fit={"train": Fit((), thin=thin, pieces=4).to_json()})
+    written = file.write(made, tmp_path / "a.plan", values=False)
+    again = file.read(tmp_path / "a.plan")
+    assert again.tables.keys() == written.tables.keys()
+    assert all(np.array_equal(again.tables[key], written.tables[key]) for key in written.tables)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_limits_are_met_with_proved_plans(seed: int) -> None:
+    """Random networks with batch norm, on a device that is described."""
+    chance = random.Random(seed)
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = []
+    width = 3
+    for _ in range(4):
+        new = chance.choice([4, 8, 32])
+        layers += [nn.Conv2d(width, new, chance.choice([1, 3]), padding="same"), nn.BatchNorm2d(new), nn.ReLU()]
+        width = new
+    model = nn.Sequential(*layers, nn.AvgPool2d(8), nn.Flatten(), nn.Linear(width * 4, 5))
+    step, batch = captured(model, (torch.randn(8, 3, 16, 16), torch.randint(0, 5, (8,))))
+    request = requested(step.copy(), "reference:cpu", graphs=["train"], memory_limit_bytes=None)
+    fitting = Fitting(step.copy(), "reference:cpu", request.caps, request.names, request.options)
+    limit = int(fitting.least_without_pieces.bytes * chance.uniform(0.6, 0.95))
+    plan = fitting.within(limit)
+    if plan is None:
+        assert fitting.certain.bytes > limit
+        return
+    assert plan.bytes <= limit
+    verify(plan)
+    want = trained(step.copy().plan("reference:cpu", graphs=["train"]), batch, float64=True)
+    got = trained(plan, batch, float64=True)
+    assert got[0] == pytest.approx(want[0], rel=1e-12)
+    for key, value in want[1].items():
+        np.testing.assert_allclose(got[1][key], value, rtol=1e-6, atol=1e-7, err_msg=key)

@@ -51,7 +51,7 @@ def curve(fitting: Fitting, count: int, say: Say) -> Curve:
     say("planning without a limit")
     whole = fitting.whole
     say("looking for the smallest plan")
-    least = fitting.smallest
+    least = fitting.least_without_pieces
     plans = {whole.bytes: whole}
     limits = [whole.bytes - n * (whole.bytes - least.bytes) // (count - 1) for n in range(1, count - 1)]
     for number, limit in enumerate(reversed(limits), 2):  # A larger limit may take the plan of a smaller one.

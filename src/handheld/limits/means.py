@@ -186,11 +186,11 @@ def _with_largest(error: OutOfMemory, request: Request, fitting: Fitting, allowe
 
 
 def smallest_plan(fitting: Fitting, available: int) -> Plan:
-    """A plan that fits, or the smallest one."""
+    """A plan that fits, or the smallest one, with all values computed as a whole."""
     if fitting.whole.bytes <= available:
         return fitting.whole
     least = fitting.least(True)
-    return least if least.bytes <= available else fitting.smallest
+    return least if least.bytes <= available else fitting.least_without_pieces
 
 
 class FittedSizes(Sizes):

@@ -17,7 +17,8 @@ from handheld.limits.ledger import Prices, bytes_of_all, make_ledger
 from handheld.limits.search import Choice, Search
 from handheld.passes.again import compute_again, turning_point
 from handheld.passes.epilogue import HOSTS
-from handheld.passes.pieces import can_be_thin, in_pieces
+from handheld.passes.pieces import can_be_thin, sketch
+from handheld.plan.in_place import replaces
 from handheld.plan.lifetimes import lifetimes
 
 #: The numbers of pieces that are tried.
@@ -30,6 +31,8 @@ ALIKE = 0.5
 PRODUCTS = 2
 #: How often more values become thin without a smaller peak.
 PATIENCE = 4
+#: How often others are tried instead.
+REVERTS = 6
 #: A graph in pieces has at most so many nodes.
 MOST_NODES = 6000
 
@@ -70,6 +73,18 @@ class PieceSearch:
             return None
         small = compute_again(self._graph, choice.dropped | self._plain.ledger.unread, choice.brief)
         return _Thinning(small, count, room, self._prices).result(choice, way)
+
+    def fewer(self, found: Pieces, room: int) -> Pieces:
+        """The same choice without the thin values that are not needed."""
+        return self._thinning(found, room).fewer(found)
+
+    def more(self, found: Pieces, room: int) -> Pieces | None:
+        """The same choice with as many more thin values as a smaller room asks for; None if that is not enough."""
+        return self._thinning(found, room).result(found.choice, found.way, frozenset(found.thin))
+
+    def _thinning(self, found: Pieces, room: int) -> _Thinning:
+        small = compute_again(self._graph, found.choice.dropped | self._plain.ledger.unread, found.choice.brief)
+        return _Thinning(small, found.count, room, self._prices)
 
     def _least(self) -> Choice:
         if self._smallest is None:
@@ -119,6 +134,17 @@ class Able:
         return bool(part.nodes) and can_be_thin(part, {*thin, tensor}, self.count, tensor)
 
 
+class _Look(NamedTuple):
+    """What some thin values make of a graph: a sketch of it, its fullest moment with the bytes there, the seconds of a
+    step, and the number of nodes of the whole graph."""
+
+    graph: Graph
+    at: int
+    peak: int
+    seconds: float
+    nodes: float
+
+
 @dataclass
 class _Thinning:
     """Makes values of a graph thin until it needs no more than `room`."""
@@ -138,30 +164,51 @@ class _Thinning:
         self.last = lifetimes(self.graph).last
         self.maker = {t: node for node in self.graph.nodes for t in node.outputs}
 
-    def result(self, choice: Choice, way: Way) -> Pieces | None:
+    def result(self, choice: Choice, way: Way, thin: frozenset[int] = frozenset()) -> Pieces | None:
         """As few thin values as the room asks for; None if that is not enough. Making a value thin may first need more
         memory, until what it is computed from is thin as well; if that does not help soon, it is given up."""
-        thin, scratch = frozenset[int](), False
-        best, lowest, since = thin, math.inf, 0
+        scratch, best, lowest, since, reverts = False, thin, math.inf, 0, 0
+        tried, first = set(self.tried), frozenset[int]()  # when the best was found, and what was added next
         while True:
-            made = in_pieces(self.graph, thin, self.count) if thin else self.graph
-            seconds, sizes = math.inf, [0] * len(made.nodes)
-            if scratch or bytes_of_all(made, sizes)[0].max(initial=0) <= self.room:
-                scratch, found = True, self.prices(made.nodes, made)  # They take time to find, so they come last.
-                seconds, sizes = sum(price.seconds for price in found), [price.workspace for price in found]
-            total = bytes_of_all(made, sizes)[0]
-            peak = int(total.max(initial=0))
-            if scratch and peak <= self.room:
-                return Pieces(choice, tuple(sorted(thin)), self.count, seconds, way)
-            since = 0 if peak < lowest else since + 1
-            best, lowest = (thin, peak) if peak < lowest else (best, lowest)
-            more = self._more(made, thin, int(total.argmax())) if len(made.nodes) <= MOST_NODES else thin
-            if more == thin or since > PATIENCE:
-                if thin == best:
-                    return None
-                thin, since = best, 0
-            else:
+            look = self._look(thin, scratch)
+            if not scratch and look.peak <= self.room:
+                scratch, look = True, self._look(thin, True)  # Scratch takes time to find, so it comes last.
+            if scratch and look.peak <= self.room:
+                return Pieces(choice, tuple(sorted(thin)), self.count, look.seconds, way)
+            since += 1
+            if look.peak < lowest:
+                best, lowest, since, tried, first = thin, look.peak, 0, set(self.tried), frozenset()
+            more = self._more(look.graph, thin, look.at) if look.nodes <= MOST_NODES else thin
+            first = first or more - thin
+            if more != thin and since <= PATIENCE:
                 thin = more
+            elif first and reverts < REVERTS:  # Others may help more than what was added to the best.
+                self.tried, thin, since, reverts = tried | first, best, 0, reverts + 1
+                tried, first = set(self.tried), frozenset()
+            else:
+                return None
+
+    def fewer(self, found: Pieces) -> Pieces:
+        """The same choice without the thin values that are not needed, those that take most time first."""
+        thin, seconds = frozenset(found.thin), found.seconds
+        for tensor in sorted(thin, key=lambda t: (self.graph.tensors[t].nbytes, t)):
+            rest = thin - {tensor}
+            if not can_be_thin(self.graph, rest, self.count) or self._look(rest, False).peak > self.room:
+                continue
+            look = self._look(rest, True)
+            if look.peak <= self.room and look.seconds < seconds:
+                thin, seconds = rest, look.seconds
+        return replace(found, thin=tuple(sorted(thin)), seconds=seconds)
+
+    def _look(self, thin: frozenset[int], scratch: bool) -> _Look:
+        made, weights, parts = sketch(self.graph, thin, self.count)
+        seconds, sizes = math.inf, [0] * len(made.nodes)
+        if scratch:
+            found = self.prices(made.nodes, made)
+            seconds = sum(price.seconds * weight for price, weight in zip(found, weights, strict=True))
+            sizes = [price.workspace for price in found]
+        total = bytes_of_all(replace(made, packs=_apart(made)), sizes, (), parts)[0]
+        return _Look(made, int(total.argmax()), int(total.max(initial=0)), seconds, sum(weights))
 
     def _more(self, made: Graph, thin: frozenset[int], at: int) -> frozenset[int]:
         """The thin values, and more of those that are in memory at a moment."""
@@ -189,6 +236,20 @@ class _Thinning:
                 elif read in self.maker and self.last[read] < self.last[tensor]:
                     longer += self.graph.tensors[read].nbytes
         return longer < self.graph.tensors[tensor].nbytes // 2
+
+
+def _apart(graph: Graph) -> dict[int, tuple[int, ...]]:
+    """The packs of a graph without those whose members take over the memory of others one by one."""
+    alive = lifetimes(graph)
+    born, last = alive.born, alive.last
+    made = {pack: members for pack, members in graph.packs.items() if born.keys() >= set(members)}
+
+    def follows(members: tuple[int, ...]) -> bool:
+        at = born[members[0]]
+        olds = [own for own in made.values() if len(own) == len(members) and born[own[0]] < at <= last[own[-1]]]
+        return any(all(replaces(graph, born, last, *both) for both in zip(members, own, strict=True)) for own in olds)
+
+    return {pack: members for pack, members in graph.packs.items() if pack not in made or not follows(members)}
 
 
 def _alive(graph: Graph, at: int) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -29,8 +30,12 @@ if TYPE_CHECKING:
 
 #: Placing tensors leaves gaps, so the first choice may not fit. How often another one is tried.
 ROUNDS = 6
-#: The smallest plan in pieces: limits are tried that are smaller by this share each.
-SMALLER = 0.1
+#: The smallest plan in pieces: these shares of the smallest one without are tried.
+SHARES = (0.55, 0.7, 0.8, 0.9)
+#: How often a plan in pieces is made smaller because it is larger than expected.
+PIECE_ROUNDS = 4
+#: Shares of the room for which a plan in pieces is looked for: placing tensors leaves gaps.
+ROOMS = (1.0, 0.9)
 #: A plan of any size, to find out what a step needs.
 ROOMY = 1 << 50
 #: How the sentence about the smallest limit begins.
@@ -152,26 +157,36 @@ class Fitting:
     def least_in_pieces(self) -> Plan:
         """The smallest plan with values in pieces that is found whatever was asked before, or the smallest without."""
         smallest = self.least_without_pieces
-        while (found := self._in_pieces(int(smallest.bytes * (1 - SMALLER)))) is not None:
-            smallest = found
-        return smallest
+        tries = (self._in_pieces(int(smallest.bytes * share), COUNTS[:1]) for share in SHARES)
+        return next((plan for plan in tries if plan is not None), smallest)
 
-    def _in_pieces(self, limit: int) -> Plan | None:
+    def _in_pieces(self, limit: int, counts: Sequence[int] = COUNTS) -> Plan | None:
         """A plan within the limit that computes values in pieces; None if none is found. Of the fewest pieces that are
         enough, it is the one that is predicted to be the fastest."""
-        outputs = self.ways[-1]
-        room = limit - self._rest(self.whole, outputs)
-        for count in COUNTS if room > 0 else ():
-            found = [choices for way in WAYS if (choices := self._choices(room, count, way))]
-            for choices in sorted(found, key=lambda choices: max(pieces.seconds for pieces in choices.values())):
-                plan = self._made(self._fits_in_pieces(choices, outputs))
-                if plan.bytes <= limit:
-                    return plan
-                less = room - max(2 * (plan.bytes - limit), limit // 80)
-                again = self._choices(less, count, next(iter(choices.values())).way)
-                if again and (plan := self._made(self._fits_in_pieces(again, outputs))).bytes <= limit:
+        room = limit - self._rest(self.whole, self.ways[-1])
+        for count, share in itertools.product(counts, ROOMS if room > 0 else ()):
+            ways = [choices for way in WAYS if (choices := self._choices(int(room * share), count, way))]
+            for choices in sorted(ways, key=lambda choices: max(pieces.seconds for pieces in choices.values())):
+                plan = self._made_in_pieces(choices, room, limit)
+                if plan is not None:
                     return plan
         return None
+
+    def _made_in_pieces(self, choices: Mapping[str, Pieces], room: int, limit: int) -> Plan | None:
+        """The plan of a choice, with more values in pieces until it meets the limit; None if they are not enough."""
+        now = {name: self._piece_search(name).fewer(pieces, room) for name, pieces in choices.items()}
+        plan = self._made(self._fits_in_pieces(now, self.ways[-1]))
+        for _ in range(PIECE_ROUNDS):
+            if plan.bytes <= limit:
+                break
+            room -= max(3 * (plan.bytes - limit) // 2, limit // 40)
+            found = {name: self._piece_search(name).more(pieces, room) for name, pieces in now.items()}
+            known = {name: pieces for name, pieces in found.items() if pieces is not None}
+            if len(known) < len(now):
+                return None
+            if known != now:
+                now, plan = known, self._made(self._fits_in_pieces(known, self.ways[-1]))
+        return plan if plan.bytes <= limit else None
 
     def _choices(self, room: int, count: int, way: Way) -> dict[str, Pieces]:
         """A choice for each graph; none if there is none for one of them."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from handheld.graph.dtypes import DTYPES, F32
 from handheld.graph.graph import PACK_ALIGN, Graph, Node, Tensor, View, contiguous_strides
@@ -33,8 +34,28 @@ ALIGN_BYTES = 512
 
 def in_pieces(graph: Graph, thin: Collection[int], count: int) -> Graph:
     """Returns the graph that computes these values in `count` pieces. `can_be_thin` says which can be named."""
-    graph = staged(graph, frozenset(thin), count)
-    work = _Pieces(graph, frozenset(thin), count)
+    return _walked(_Pieces(staged(graph, frozenset(thin), count), frozenset(thin), count, count))
+
+
+class Sketch(NamedTuple):
+    """A graph with two pieces of each loop only, to see quickly what it needs. It is no legal graph. `weights` says
+    how many nodes each node stands for, and `sizes` has the bytes that the pieces of whole tensors stand for."""
+
+    graph: Graph
+    weights: list[float]
+    sizes: dict[int, int]
+
+
+def sketch(graph: Graph, thin: Collection[int], count: int) -> Sketch:
+    """A sketch of what `in_pieces` returns."""
+    work = _Pieces(staged(graph, frozenset(thin), count), frozenset(thin), count, min(count, 2))
+    made, looped = _walked(work), {id(node) for node in work.looped}
+    sizes = {m: graph.tensors[t].nbytes // work.made for t, ms in work.packs.items() for m in ms}
+    return Sketch(made, [count / work.made if id(node) in looped else 1.0 for node in made.nodes], sizes)
+
+
+def _walked(work: _Pieces) -> Graph:
+    graph = work.graph
     updates = [node for node in graph.nodes if node.origin.phase == "update"]
     for node in graph.nodes:
         if node.origin.phase != "update":
@@ -137,11 +158,12 @@ class _Loop:
 
 @dataclass
 class _Pieces:
-    """The nodes so far, while the graph is walked."""
+    """The nodes so far, while the graph is walked. `made` is how many of the pieces are made."""
 
     graph: Graph
     thin: frozenset[int]
     count: int
+    made: int
     nodes: list[Node] = field(default_factory=list)
     packs: dict[int, tuple[int, ...]] = field(default_factory=dict)
     loop: _Loop = field(default_factory=_Loop)
@@ -152,6 +174,8 @@ class _Pieces:
         self._at = {id(node): i for i, node in enumerate(self.graph.nodes)}
         self._maker = {t: i for i, node in enumerate(self.graph.nodes) for t in node.outputs if t in self.thin}
         self._cuts: dict[int, Cut] = {}
+        #: The nodes of pieces.
+        self.looped: list[Node] = []
         self._packed = self._replaced()
 
     def _replaced(self) -> set[int]:
@@ -216,7 +240,8 @@ class _Pieces:
         loop, self.loop = self.loop, _Loop()
         sums: dict[int, int] = {}  # the output of a sum -> the sum of the pieces so far
         parts: dict[int, list[int]] = {}
-        for i in range(self.count) if loop.roots else ():
+        before = len(self.nodes)
+        for i in range(self.made) if loop.roots else ():
             thin: dict[int, int] = {}
             for at in sorted(loop.members):
                 node = self.graph.nodes[at]
@@ -235,6 +260,7 @@ class _Pieces:
                 if at not in loop.roots and "program" in node.attrs:
                     piece = trim(piece, {k for k, t in enumerate(node.outputs) if t in self.thin})
                 self.nodes.append(piece)
+        self.looped += self.nodes[before:]
         for tensor, pieces in parts.items():
             whole = self.tensors[tensor]
             self.tensors[tensor] = replace(whole, shape=(whole.size,))
@@ -262,15 +288,14 @@ class _Pieces:
         number = self._next
         self._next += 1
         old = self.graph.tensors[tensor]
-        shape = old.shape if size == old.size else (old.shape[0] // self.count, *old.shape[1:])
-        if not old.shape or (size != old.size and (old.shape[0] % self.count or old.size == 0)):
-            shape = (size,)
+        parts = old.size // size if size else 1
+        shape = (old.shape[0] // parts, *old.shape[1:]) if old.shape and old.shape[0] % parts == 0 else (size,)
         self.tensors[number] = replace(old, id=number, shape=shape, dtype=dtype or old.dtype)
         return number
 
     def _add_terms(self, at: int, i: int, thin: Mapping[int, int], sums: dict[int, int]) -> None:
         """Adds the nodes of a piece of a sum: its term, added to those before it."""
-        source, last = self.graph.nodes[at], i == self.count - 1
+        source, last = self.graph.nodes[at], i == self.made - 1
         node = sliced(self.graph, source, self._cut(at), self.count, i, {**thin, **self._parts_there(at, i)})
         before = [sums[t] for t in source.outputs] if i else []
         if node.op == "conv_weight":

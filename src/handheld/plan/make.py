@@ -86,7 +86,7 @@ def make_plan(
     memories = [GraphMemory(g, low, state, segments, isolate) for g, low in zip(chosen, lowered, strict=True)]
     arena = len(segments.sizes)
     for memory in memories:
-        memory.place_arena(segments, arena)
+        memory.place_arena(segments, arena, tight=bool(options.get("fit")))
     plans = {
         name: GraphPlan(
             graph, tuple(low), memory.places, memory.workspace, tuple(memory.copies), picked, host.places[name]

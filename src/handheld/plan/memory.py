@@ -10,7 +10,7 @@ A segment is one allocation, no larger than the device allows. A plan has as man
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -334,11 +334,17 @@ class GraphMemory:
             if tensor.id not in self.places:
                 self.places[tensor.id] = segments.append(max(tensor.nbytes, 4), 0, "an output")
 
-    def place_arena(self, segments: Segments, first: int) -> None:
-        """Gives each item an offset: the largest first, at the lowest address that is free during its lifetime."""
-        done: list[_Arena] = []
-        for item in sorted(self.items, key=lambda it: (-it.nbytes, it.start)):
-            place = self._lowest(item, done, segments, first)
+    def place_arena(self, segments: Segments, first: int, tight: bool = False) -> None:
+        """Gives each item an offset: the largest first, at the lowest address that is free during its lifetime. If the
+        plan must be `tight`, other orders are tried too: by bytes and the length of the lifetime."""
+        sizes, best = list(segments.sizes), list[Place]()
+        for power in (0.0, 1.0, 0.5) if tight else (0.0,):
+            trial, done = replace(segments, sizes=list(sizes)), list[_Arena]()
+            items = sorted(self.items, key=lambda it: (-it.nbytes * (it.end - it.start + 1) ** power, it.start))
+            places = [self._lowest(item, done, trial, first) for item in items]
+            if not best or sum(trial.sizes) < sum(segments.sizes):
+                ordered, best, segments.sizes[:] = items, places, trial.sizes
+        for item, place in zip(ordered if best else (), best, strict=True):
             self._give(item, place)
 
     def _lowest(self, item: Item, done: list[_Arena], segments: Segments, first: int) -> Place:
