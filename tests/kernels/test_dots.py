@@ -21,22 +21,32 @@ def turned(t):
     return t.transpose(-1, -2)
 
 
-def default(m: int, n: int, k: int, **caps) -> dots.Blocks | None:
-    """The blocks of a product of dense [m, k] by the transposed [n, k], if it is the default."""
-    looks = [None, lambda t: view(t, (k, n), (1, k))]
+def default(m: int, n: int, k: int, strides: str = "terms", **caps) -> dots.Blocks | None:
+    """The blocks of a product of dense [m, k] by [k, n], contiguous in its terms or columns, if it is the default."""
+    looks = [None, lambda t: view(t, (k, n), (1, k) if strides == "terms" else (n, 1))]
     graph, _ = make("matmul", [numbers(m, k), numbers(n, k)], looks, [((m, n), "f32")], {"shape": (m, n), **ACC})
     known = device("cpu", **{**WIDE, **caps})
     blocks = dots.cut(problem_of(graph.nodes[0], graph)[0], known)
-    assert (contract.DOTS in contract.candidates(graph.nodes[0], graph, known)) == (blocks is None)
+    assert (contract.DOTS in contract.candidates(graph.nodes[0], graph, known)) == (
+        blocks is None and m <= dots.MOST_ROWS
+    )
     return blocks
 
 
 @pytest.mark.parametrize(
     ("m", "n", "k"),
-    [(1, 1, 16), (3, 5, 64), (16, 33, 80), (17, 41, 592), (30, 1100, 48), (70, 9, 1040), (64, 130, 512)],
+    [(1, 1, 16), (3, 5, 64), (16, 33, 80), (17, 41, 592), (30, 1100, 48), (47, 9, 1040), (48, 130, 512)],
 )
 def test_dots(m, n, k):
     run_matmul(numbers(m, k), numbers(n, k, seed=1), "cpu", look_b=turned, choice=contract.DOTS, **WIDE)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [(1, 16, 16), (3, 48, 64), (16, 144, 80), (17, 32, 592), (30, 1120, 48), (47, 16, 1040), (8, 2048, 512)],
+)
+def test_stream(m, n, k):
+    run_matmul(numbers(m, k), numbers(k, n, seed=1), "cpu", choice=contract.DOTS, **WIDE)
 
 
 @pytest.mark.parametrize("units", [1, 2, 5])
@@ -44,6 +54,14 @@ def test_dots_of_views(units):
     change = {"choice": contract.DOTS, "compute_units": units, **WIDE}
     run_matmul(numbers(9, 40), numbers(21, 50), "cpu", lambda t: t[2:, 5:37], lambda t: t[1::2, 7:39].t(), **change)
     run_matmul(numbers(2, 3, 6, 32), numbers(3, 7, 32), "cpu", None, lambda t: turned(t).expand(2, 3, 32, 7), **change)
+
+
+@pytest.mark.parametrize("units", [1, 2, 5])
+def test_stream_of_views(units):
+    change = {"choice": contract.DOTS, "compute_units": units, **WIDE}
+    run_matmul(numbers(9, 40), numbers(40, 50), "cpu", lambda t: t[2:, 5:37], lambda t: t[1:33, 2:34], **change)
+    run_matmul(numbers(2, 3, 6, 32), numbers(3, 32, 48), "cpu", None, lambda t: t.expand(2, 3, 32, 48), **change)
+    run_matmul(numbers(5, 1024), numbers(1024, 1040), "cpu", **change)  # B is so large that it is asked for ahead.
 
 
 def test_dots_with_an_epilogue():
@@ -67,11 +85,18 @@ def test_dots_are_the_default_for_few_rows_and_long_sums():
     assert default(dots.MOST_ROWS, 64, 512) and not default(dots.MOST_ROWS + 1, 64, 512)  # Packing pays.
 
 
+def test_stream_is_the_default_for_few_rows():
+    assert default(8, 128, 64, "columns") == dots.Blocks(8, 64, 8)
+    assert default(10, 4096, 512, "columns") == dots.Blocks(12, 2048, 12)
+    assert default(16, 512, 512, "columns") and not default(16, 256, 512, "columns")  # B is small.
+    assert not default(17, 1024, 1024, "columns") and not default(8, 112, 64, "columns")
+
+
 def test_dots_need_contiguous_terms_and_wide_registers():
     a, b = numbers(16, 512), numbers(20, 512)
     for looks, caps, k in (
         ((lambda t: view(t, (16, 256), (512, 2)), lambda t: view(t, (256, 20), (1, 512))), {}, 256),
-        ((None, lambda t: view(t, (512, 20), (20, 1))), {}, 512),
+        ((None, lambda t: view(t, (512, 20), (20, 1))), {}, 512),  # 20 columns are no whole vectors.
         ((lambda t: view(t, (16, 500), (512, 1)), lambda t: view(t, (500, 20), (1, 512))), {}, 500),
         ((None, lambda t: view(t, (512, 20), (1, 512))), {"vector_width": 8}, 512),
     ):

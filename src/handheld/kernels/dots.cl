@@ -1,6 +1,6 @@
-// Matrix products with few rows on CPUs, where the terms of A's rows and of B's columns are contiguous in memory.
-// Nothing is packed: with few rows, packing B takes as long as multiplying. contract_maps.cl and wide.cl come before
-// this file.
+// Matrix products with few rows on CPUs. The terms of A's rows are contiguous in memory, and the terms of B's columns
+// (`dots`) or the columns of B's rows (`stream`). Nothing is packed: with few rows, packing B takes as long as
+// multiplying. contract_maps.cl and wide.cl come before this file.
 //
 //              16 terms at a time                   A lane of an accumulator sums every 16th term. At the end of a
 //            +----+----+----+ ..   row m            chunk, 16 accumulators become one vector of 16 results, tile[4][4].
@@ -22,6 +22,15 @@
 #endif
 #ifndef TOTAL  // the most elements of a block
 #define TOTAL 32768
+#endif
+#ifndef STREAM // 1: the columns of B are contiguous, not its terms
+#define STREAM 0
+#endif
+#ifndef MR     // STREAM: rows of A that share a vector of B: 4, 8, 12 or 16
+#define MR 16
+#endif
+#ifndef AHEAD  // STREAM, 1: asks the memory for the next rows of B, if B is not in a cache
+#define AHEAD 0
 #endif
 #ifndef COLS   // the most columns of a block, a multiple of 16
 #define COLS 512
@@ -50,6 +59,52 @@ inline float16 sums(float16 *row) {
   return left + right;
 }
 
+#if STREAM
+// As `dots`, for a B whose columns are contiguous: reads 16 rows of B side by side, each of them from its start to its
+// end, as memory likes it. A vector of B serves MR rows of A. N is a multiple of 16 too. `total` is [rows][cols].
+__kernel void stream(const __global float *a, const __global float *b, MAP_PARAMS, int rows, int cols OUT_PARAMS) {
+  float total[TOTAL], turn[256];
+  const int z = get_global_id(2), n_first = get_global_id(0) * cols, m_first = get_global_id(1) * rows;
+  MAP_OF(z)
+  const int n_count = min(cols, N - n_first), m_count = min(rows, M - m_first);
+  for (int k = 0; k < K; k += 16)
+    for (int m = 0; m < m_count; m += MR) {
+      float square[256];
+      float16 left[16];
+#pragma unroll
+      for (int i = 0; i < MR; ++i)
+        PSTORE(GLOAD(0, a + map.a_0 + (m_first + min(m + i, m_count - 1)) * a_m + k), i, square);
+      turned(square, left);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) PSTORE(left[i], i, turn);
+      const int ahead = k + 32 <= K ? 16 * b_k : 0;
+      for (int n = 0; n < n_count; n += 16) {
+        const __global float *from = b + map.b_0 + k * b_k + n_first + n;
+        float *to = total + m * cols + n;
+        float16 sum[MR];
+#pragma unroll
+        for (int i = 0; i < MR; ++i) sum[i] = (float16)(0.0f);
+#pragma unroll
+        for (int j = 0; j < 16; ++j) {
+          const float16 right = GLOAD(0, from + j * b_k);
+#if AHEAD
+          __builtin_prefetch((const void *)(size_t)(from + ahead + j * b_k));
+#endif
+#pragma unroll
+          for (int i = 0; i < MR; ++i) sum[i] += turn[16 * j + i] * right;
+        }
+#pragma unroll
+        for (int i = 0; i < MR; ++i)
+          PSTORE(k ? PLOAD(0, to + i * cols) + sum[i] : sum[i], 0, to + i * cols);
+      }
+    }
+  for (int m = 0; m < m_count; ++m) {
+    const float *from = total + m * cols;
+    VECTORIZE
+    for (int n = 0; n < n_count; ++n) STORE(from[n], m_first + m, n_first + n)
+  }
+}
+#else
 __kernel void dots(const __global float *a, const __global float *b, MAP_PARAMS, int rows, int cols OUT_PARAMS) {
   float total[TOTAL];
   const int z = get_global_id(2), n_first = get_global_id(0) * cols, m_first = get_global_id(1) * rows;
@@ -95,3 +150,4 @@ __kernel void dots(const __global float *a, const __global float *b, MAP_PARAMS,
     for (int n = 0; n < n_count; ++n) STORE(from[n], m_first + m, n_first + n)
   }
 }
+#endif
