@@ -61,7 +61,9 @@ def test_stream_of_views(units):
     change = {"choice": contract.DOTS, "compute_units": units, **WIDE}
     run_matmul(numbers(9, 40), numbers(40, 50), "cpu", lambda t: t[2:, 5:37], lambda t: t[1:33, 2:34], **change)
     run_matmul(numbers(2, 3, 6, 32), numbers(3, 32, 48), "cpu", None, lambda t: t.expand(2, 3, 32, 48), **change)
-    run_matmul(numbers(5, 1024), numbers(1024, 1040), "cpu", **change)  # B is so large that it is asked for ahead.
+    # B is so large that it is asked for ahead.
+    run_matmul(numbers(5, 1024), numbers(1024, 1040), "cpu", **change)
+    run_matmul(numbers(18, 1024), numbers(1039, 1024), "cpu", None, turned, **change)
 
 
 def test_dots_with_an_epilogue():

@@ -29,7 +29,7 @@
 #ifndef MR     // STREAM: rows of A that share a vector of B: 4, 8, 12 or 16
 #define MR 16
 #endif
-#ifndef AHEAD  // STREAM, 1: asks the memory for the next rows of B, if B is not in a cache
+#ifndef AHEAD  // 1: asks the memory for the next columns or rows of B, if B is not in a cache
 #define AHEAD 0
 #endif
 #ifndef COLS   // the most columns of a block, a multiple of 16
@@ -125,8 +125,15 @@ __kernel void dots(const __global float *a, const __global float *b, MAP_PARAMS,
           for (int i = 0; i < 4; ++i) line[i] = a + map.a_0 + (m_first + min(4 * t + i, m_count - 1)) * a_m + k;
 #pragma unroll
           for (int i = 0; i < 16; ++i) sum[i] = (float16)(0.0f);
+#if AHEAD
+          const int ahead = t == first && 4 * g + 7 < n_count ? 4 * b_n : 0;
+#endif
           for (int at = 0; at < terms; at += 16) {
             float16 right[4];
+#if AHEAD
+#pragma unroll
+            for (int j = 0; j < 4; ++j) __builtin_prefetch((const void *)(size_t)(column[j] + ahead + at));
+#endif
 #pragma unroll
             for (int j = 0; j < 4; ++j) right[j] = GLOAD(0, column[j] + at);
 #pragma unroll

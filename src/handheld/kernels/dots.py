@@ -77,13 +77,10 @@ def _streams(maps: MatmulMaps) -> bool:
 
 def lower(problem: Problem, blocks: Blocks, node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     """The launch of a product."""
-    within(node, max(problem.n + MOST_COLUMNS, problem.k), "columns or terms")
+    within(node, max(problem.n + TOTAL, problem.k), "columns or terms")
     end = epilogue(node, graph, OWN)
-    tile = (
-        {"STREAM": 1, "MR": blocks.stream, "AHEAD": int(4 * problem.k * problem.n >= IN_MEMORY)}
-        if blocks.stream
-        else {}
-    )
+    tile = {"STREAM": 1, "MR": blocks.stream} if blocks.stream else {}
+    tile["AHEAD"] = int(4 * problem.k * problem.n >= IN_MEMORY)
     text = program_text(problem, end, {"DOTS": 1, **tile, **half_output(node, graph)})
     args = (Buffer(problem.a), Buffer(problem.b), *ints(*problem.maps, blocks.rows, blocks.cols), *end.args)
     grid = (-(-problem.n // blocks.cols), -(-problem.m // blocks.rows), problem.sets)
