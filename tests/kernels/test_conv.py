@@ -187,6 +187,26 @@ def test_conv_epilogue(kind, guarded, groups, kernel):
         close(got, (want + plus).relu())
 
 
+@pytest.mark.parametrize("width", [4, 16])
+def test_one_pixel(width):
+    """Products of images and channels on a CPU: of views, with an epilogue, with padding that hides the pixel."""
+    x, w, bias = numbers(5, 48, 1, 1), numbers(33, 48, 1, 1, seed=1), numbers(33)
+    run_conv("cpu", x, w, stride=(2, 2), vector_width=width)
+    run_conv(
+        "cpu", numbers(48, 5, 1, 1), numbers(48, 33, 1, 1), looks=(lambda t: t.transpose(0, 1),) * 2 + (lambda t: t,)
+    )
+    run_conv("cpu", x, w, stride=(3, 3), padding=(1, 1), only=("conv",), vector_width=width)
+    shape = (5, 33, 1, 1)
+    attrs = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1, "shape": shape}
+    attrs |= relu_of_bias((2, (), 0.0), False)
+    graph, data = make(
+        "conv", [x, w, bias], [None, None, lambda t: view(t, shape, (0, 1, 0, 0))], [(shape, "f32")], attrs
+    )
+    (got,) = run_node(contract.lower_conv, graph, data, device("cpu", vector_width=width))
+    want = torch.from_numpy(x).double()[..., 0, 0] @ torch.from_numpy(w).double()[..., 0, 0].T
+    close(got, (want + torch.from_numpy(bias)).relu().view(shape))
+
+
 @pytest.mark.parametrize("channels", [1, 2, 3, 6, 8, 9])
 def test_few_output_channels(channels):
     """few.cl, and from nine channels on direct.cl. Rows are cut into blocks, or channels into parts."""

@@ -41,25 +41,25 @@ WINOGRAD, DIRECT, FEW, DOTS = {"winograd": 1}, {"direct": 1}, {"few": 1}, {"dots
 
 
 def lower_matmul(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
-    return _lower(*problem_of(node, graph), graph, caps, choice)
+    return _lower(*problem_of(node, graph, caps.kind == "cpu"), graph, caps, choice)
 
 
 def lower_conv(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
     if depthwise.applies(node):
         return depthwise.lower_conv(node, graph, caps)
-    return _lower(*problem_of(node, graph), graph, caps, choice)
+    return _lower(*problem_of(node, graph, caps.kind == "cpu"), graph, caps, choice)
 
 
 def lower_conv_input(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
     if depthwise.applies(node):
         return depthwise.lower_conv_input(node, graph, caps)
-    return _lower(*problem_of(node, graph), graph, caps, choice)
+    return _lower(*problem_of(node, graph, caps.kind == "cpu"), graph, caps, choice)
 
 
 def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
     if depthwise.applies(node):
         return depthwise.lower_conv_weight(node, graph, caps)
-    return _lower(*problem_of(node, graph), graph, caps, choice)
+    return _lower(*problem_of(node, graph, caps.kind == "cpu"), graph, caps, choice)
 
 
 def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]:
@@ -70,7 +70,7 @@ def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]
     """
     if node.op != "matmul" and depthwise.applies(node):
         return ()
-    problem, _ = problem_of(node, graph)
+    problem, _ = problem_of(node, graph, caps.kind == "cpu")
     if problem.sets * problem.m * problem.n == 0:
         return ()
     first, *rest = _variant(caps).choices(problem, caps, MOST_CANDIDATES - 2)

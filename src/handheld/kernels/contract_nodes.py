@@ -9,11 +9,16 @@ from handheld.errors import PlanError
 from handheld.graph.dtypes import F16
 from handheld.graph.graph import Graph, Node, View
 from handheld.kernels.contract_problem import ConvMaps, MatmulMaps, Problem
-from handheld.kernels.reshape import OWN, few_batches, long_rows, unit, within_reach
+from handheld.kernels.reshape import OWN, few_batches, long_rows, product_of_pixels, unit, within_reach
 
 
-def problem_of(node: Node, graph: Graph) -> tuple[Problem, Node]:
-    """The problem of a contraction, and the node with fewer or longer axes, over whose shape its epilogue runs."""
+def problem_of(node: Node, graph: Graph, products: bool = False) -> tuple[Problem, Node]:
+    """The problem of a contraction, and the node with fewer or longer axes, over whose shape its epilogue runs. With
+    `products`, convolutions of single pixels become matrix products."""
+    product = product_of_pixels(node) if products and node.op != "matmul" else None
+    if product is not None:
+        problem, node = _matmul(product, graph)
+        return replace(problem, half_products=node.attrs.get("arithmetic") == "half"), node
     make = {"matmul": _matmul, "conv": _conv, "conv_input": _conv_input, "conv_weight": _conv_weight}[node.op]
     problem, node = make(node, graph)
     return replace(problem, half_products=node.attrs.get("arithmetic") == "half"), node

@@ -69,6 +69,25 @@ def flat_epilogue(node: Node) -> Node | None:
     return _changed(node, _flat, (), (n, c, 1, height * width))
 
 
+def product_of_pixels(node: Node) -> Node | None:
+    """A convolution with one tap of images of one pixel, or its input gradient, as a product: [images, channels].
+    Neighbouring results are neighbours in memory. None if the node is no such convolution."""
+    x, w = node.inputs[:OWN]
+    one = tuple(x.shape[2:]) == tuple(w.shape[2:]) == tuple(node.attrs["shape"][2:]) == (1, 1)
+    if node.op == "conv_weight" or not one or node.attrs["groups"] > 1 or tuple(node.attrs["padding"]) != (0, 0):
+        return None
+    product = _changed(node, _without_pixel, (0, 1), tuple(node.attrs["shape"][:2]))
+    if product is None or node.op == "conv_input":
+        return product
+    w = product.inputs[1]
+    turned = View(w.tensor, w.shape[::-1], w.strides[::-1], w.offset)
+    return replace(product, inputs=(product.inputs[0], turned, *product.inputs[OWN:]))
+
+
+def _without_pixel(view: View) -> View:
+    return View(view.tensor, view.shape[:2], view.strides[:2], view.offset)
+
+
 def _changed(node: Node, change: Change, own: tuple[int, ...], shape: tuple[int, ...]) -> Node | None:
     """The node with `change` applied to its inputs `own` and to all operands that are read over its shape. None if one
     of them does not allow it, or if the epilogue uses a coordinate."""
