@@ -24,6 +24,7 @@ from handheld.kernels.reshape import OWN, half_output, within
 REGION, TERMS, TOTAL, MOST_ROWS, SLAB = 32768, 256, 65536, 512, 64
 #: Weight gradients of few pixels have smaller blocks, with at least so many channels, so that all cores have one.
 FEW_TERMS, LEAST_CHANNELS = 1024, 8
+LEAST_TAPS = 3  # of a phase, on average
 FEW_CHANNELS = 3  # the fewest output channels of a forward convolution
 
 #: Blocks with all pixels: for this many bytes of weights or more, and about this many lanes; elements of their panels.
@@ -109,10 +110,10 @@ def blocks(problem: Problem, caps: DeviceCaps) -> Blocks | None:
     """How to cut a problem, or None if another kernel is better.
 
     Another kernel is better in these cases. A convolution with one tap is a matrix product. Few output channels
-    leave lanes idle, which forward convolutions can afford. Phases with one tap are matrix products too. Very long
-    rows or large kernels do not fit the region. With 16 registers of 8 floats only the weight gradients gain:
-    there, register blocks (contract_register.cl) would transpose the image for every tap; in the other directions
-    they pack as fast.
+    leave lanes idle, which forward convolutions can afford. Phases with one tap are matrix products too; with two,
+    copying the region for each phase does not pay. Very long rows or large kernels do not fit the region. With 16
+    registers of 8 floats only the weight gradients gain: there, register blocks (contract_register.cl) would
+    transpose the image for every tap; in the other directions they pack as fast.
     """
     wide = caps.vector_width >= 16
     if (
@@ -126,6 +127,10 @@ def blocks(problem: Problem, caps: DeviceCaps) -> Blocks | None:
     side = side_of(problem)
     if (side.all_taps if problem.mode == "WEIGHT" else problem.conv.k_r * problem.conv.k_s) == 1:
         return None
+    if problem.phased and side.all_taps > 1:
+        maps = problem.conv
+        if maps.k_r * maps.k_s < LEAST_TAPS * maps.phase_h * maps.phase_w:
+            return None
     tile_rows, vectors = 8 if wide else 6, 2 if wide and problem.m > 16 else 1
     width, units = 16 * vectors, caps.compute_units
     all_lanes = round_up(problem.m, width)
