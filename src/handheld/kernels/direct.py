@@ -125,12 +125,8 @@ def blocks(problem: Problem, caps: DeviceCaps) -> Blocks | None:
     ):
         return None
     side = side_of(problem)
-    if (side.all_taps if problem.mode == "WEIGHT" else problem.conv.k_r * problem.conv.k_s) == 1:
+    if _few_taps(problem, side):
         return None
-    if problem.phased and side.all_taps > 1:
-        maps = problem.conv
-        if maps.k_r * maps.k_s < LEAST_TAPS * maps.phase_h * maps.phase_w:
-            return None
     tile_rows, vectors = 8 if wide else 6, 2 if wide and problem.m > 16 else 1
     width, units = 16 * vectors, caps.compute_units
     all_lanes = round_up(problem.m, width)
@@ -168,6 +164,15 @@ def blocks(problem: Problem, caps: DeviceCaps) -> Blocks | None:
     return Blocks(
         images, rows, channels, lanes, grid, 1, side.images, tile_rows, vectors, side.channels * side.all_taps
     )
+
+
+def _few_taps(problem: Problem, side: Side) -> bool:
+    """Whether there is one tap, or too few per phase. Taps that meet only padding count as taps."""
+    maps = problem.conv
+    if problem.mode == "WEIGHT":
+        return side.all_taps == 1
+    all_taps, phases = maps.k_r * maps.k_s, maps.phase_h * maps.phase_w
+    return all_taps == 1 or (problem.phased and side.all_taps > 1 and all_taps < LEAST_TAPS * phases)
 
 
 def _whole(problem: Problem, side: Side, tile_rows: int, vectors: int, all_lanes: int, units: int) -> Blocks | None:
