@@ -68,19 +68,19 @@ class Planner:
             made.append(fitting)
             return fitting.whole
 
-        splitting.plan(count, make)
+        splitting.trial(count, make)  # `plan` would add slots for sums to the step, also for whole batches.
         return made[0]
 
     def fastest(self, limit: int) -> Plan | None:
         plans = [self.fitting.within(limit)]
         for fitting in self.parts:
-            plan = fitting.within(limit)
+            plan = fitting.without_pieces(limit)
             plans.append(plan and told(plan, self.whole, self.seconds, self.fitting.prices))
         return min(filter(None, plans), key=time_of, default=None)
 
     def smallest(self) -> Plan:
         plans = [self.fitting.smallest]
-        plans += [told(f.smallest, self.whole, self.seconds, self.fitting.prices) for f in self.parts]
+        plans += [told(f.least_without_pieces, self.whole, self.seconds, self.fitting.prices) for f in self.parts]
         return min(plans, key=lambda plan: plan.bytes)
 
 

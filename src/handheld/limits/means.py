@@ -42,14 +42,14 @@ class Allowed:
     spill: bool = False
     micro_batches: int | None = None
 
-    def plan(self, fitting: Fitting) -> Plan:
+    def plan(self, fitting: Fitting, pieces: bool = True) -> Plan:
         """The plan within the limit, without a look at micro-batches. Raises OutOfMemory."""
         whole = fitting.whole
         if whole.bytes <= fitting.available:
             return whole
         if not (self.recompute or self.spill) or fitting.options["isolate"]:
             check_memory(whole, fitting.options["memory_limit_bytes"])
-        return plan_with_moves(fitting, self.recompute) if self.spill else fitting.plan()
+        return plan_with_moves(fitting, self.recompute, pieces) if self.spill else fitting.plan(pieces)
 
     def maker(self, fitting: Fitting) -> Make:
         """Makes plans of other graphs of the same step within the same limit."""
@@ -57,7 +57,7 @@ class Allowed:
         def make(step: Step, device: str, caps: DeviceCaps, names: Sequence[str], options: Mapping[str, Any]) -> Plan:
             other = Fitting(step, device, caps, names, options, fitting.description)
             other.prices = fitting.prices
-            return self.plan(other)
+            return self.plan(other, pieces=False)
 
         return make
 
@@ -102,10 +102,10 @@ def plan_within(fitting: Fitting, allowed: Allowed) -> Plan:
         allowed.micro_batches is None and allowed.recompute and fitting.names_to_fit and not fitting.options["isolate"]
     )
     try:
-        plan = allowed.plan(fitting)
-    except OutOfMemory as error:
+        plan = allowed.plan(fitting, pieces=not in_parts)
+    except OutOfMemory:
         if in_parts:
-            return _in_parts_instead(error, fitting, allowed)
+            return _in_parts_or_pieces(fitting, allowed)
         raise
     if in_parts and time_of(plan) > DEAR:
         with suppress(PlanError):
@@ -123,21 +123,30 @@ def plan_of_batch(sizes: Sizes, batch: int, allowed: Allowed, description: str =
         return plan_within(Fitting(step, sizes.device, sizes.caps, names, sizes.options, description), allowed)
 
 
-def _in_parts_instead(error: OutOfMemory, fitting: Fitting, allowed: Allowed) -> Plan:
-    """The plan with micro-batches for a limit that whole batches do not meet. Raises the error with the smaller limit,
-    or with the reason why there are no micro-batches."""
-    text = str(error)
+def _in_parts_or_pieces(fitting: Fitting, allowed: Allowed) -> Plan:
+    """The plan with micro-batches for a limit that whole batches do not meet, or else one with values in pieces. Raises
+    the error with the smaller limit, or with the reason why there are no micro-batches."""
     try:
         return _in_parts(fitting, allowed)
-    except OutOfMemory as other:
-        _, found, tail = str(other).partition(SMALLEST)
-        if not found or smallest_of(other) >= smallest_of(error):
-            raise error from None
-        smallest = error.again(f"{text.partition('. ')[0]}. {found}{tail}", None)
-        smallest.smallest_bytes = other.smallest_bytes
-        raise smallest from None
-    except PlanError as why:
-        raise error.again(f"{text.removesuffix(TRY)}. No micro-batches: {why}", None) from None
+    except (OutOfMemory, PlanError) as found:
+        why = found
+    try:
+        return allowed.plan(fitting)
+    except OutOfMemory as error:
+        raise _with_parts(error, why) from None
+
+
+def _with_parts(error: OutOfMemory, why: Exception) -> OutOfMemory:
+    """The error about whole batches, with what is known about micro-batches."""
+    text = str(error)
+    if not isinstance(why, OutOfMemory):
+        return error.again(f"{text.removesuffix(TRY)}. No micro-batches: {why}", None)
+    _, found, tail = str(why).partition(SMALLEST)
+    if not found or smallest_of(why) >= smallest_of(error):
+        return error
+    smallest = error.again(f"{text.partition('. ')[0]}. {found}{tail}", None)
+    smallest.smallest_bytes = why.smallest_bytes
+    return smallest
 
 
 def _in_parts(fitting: Fitting, allowed: Allowed, most: float = math.inf) -> Plan:

@@ -23,7 +23,7 @@ from handheld.units import count
 ROUNDS = 8
 
 
-def plan_with_moves(fitting: Fitting, recompute: bool) -> Plan:
+def plan_with_moves(fitting: Fitting, recompute: bool, pieces: bool = True) -> Plan:
     """The plan within the limit that is predicted to be the fastest: one that moves values out and back, or one that
     computes values again if that is allowed. If neither is enough, it does both, and then computes values in pieces."""
     moving = Moving(fitting)
@@ -34,7 +34,7 @@ def plan_with_moves(fitting: Fitting, recompute: bool) -> Plan:
         plan = moving.within(base())
         if plan is not None:
             return plan
-    in_pieces = fitting.within(fitting.available) if recompute and not found else None
+    in_pieces = fitting.within(fitting.available) if recompute and pieces and not found else None
     if in_pieces is not None:
         return in_pieces
     if not found:

@@ -18,7 +18,7 @@ from handheld.limits.pieces import COUNTS, WAYS, Pieces, PieceSearch, Way
 from handheld.limits.prices import DevicePrices, prices_of
 from handheld.limits.repeats import repeats
 from handheld.limits.search import TRIES, WORK, Choice, Search
-from handheld.plan.fit import Fit, fits_of, more_text, parts_text, spread_out
+from handheld.plan.fit import Fit, fits_of, more_text, parts_text, pieces_line, spread_out
 from handheld.plan.make import Known, make_plan
 from handheld.plan.plan import Plan
 from handheld.plan.tuning import load_tuning
@@ -65,11 +65,13 @@ class Fitting:
         self._made_plans: list[Plan] = []  # those that no other beats in both bytes and time
         self._known = self.known = Known()
 
-    def plan(self) -> Plan:
-        """The plan within the limit. Raises OutOfMemory that names the smallest limit."""
-        found = self.within(self.available)
+    def plan(self, pieces: bool = True) -> Plan:
+        """The plan within the limit, with values in pieces only if they are allowed. Raises OutOfMemory that names the
+        smallest limit."""
+        found = self.within(self.available) if pieces else self.without_pieces(self.available)
         if found is None:
-            raise impossible(self, self.certain, f"for {more_text(time_of(self.certain))}")
+            smallest = self.certain if pieces else self.least_without_pieces
+            raise impossible(self, smallest, f"for {more_text(time_of(smallest))}")
         return found
 
     @functools.cached_property
@@ -121,7 +123,8 @@ class Fitting:
             if self._within(outputs, limit) is None:
                 report("fitting: looking for the smallest plan")
                 self.least(outputs)
-            best = min((plan for plan in self._made_plans if plan.bytes <= limit), key=_rank, default=None)
+            made = (plan for plan in self._made_plans if plan.bytes <= limit and not pieces_line(plan.options))
+            best = min(made, key=_rank, default=None)
             if best is not None and _rank(best) <= DEAR:
                 break
         return best
