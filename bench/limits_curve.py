@@ -14,7 +14,7 @@ import argparse
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,12 +84,12 @@ class Planner:
         return min(plans, key=lambda plan: plan.bytes)
 
 
-def handheld_points(name: str, count: int) -> Iterator[Point]:
+def handheld_points(name: str, count: int, shares: Sequence[float]) -> Iterator[Point]:
     planner = Planner(name, count)
     whole = planner.whole.bytes
     yield Point("Handheld, no limit", whole, 1.0)
     found = []
-    for share in reversed(SHARES):  # A larger limit may take the plan of a smaller one.
+    for share in sorted(shares):  # A larger limit may take the plan of a smaller one.
         begun = time.process_time()
         plan = planner.fastest(int(whole * share))
         label = f"Handheld, {share}"
@@ -100,7 +100,7 @@ def handheld_points(name: str, count: int) -> Iterator[Point]:
     yield from reversed(found)
 
 
-def pytorch_points(name: str, count: int) -> Iterator[Point]:
+def pytorch_points(name: str, count: int, _: Sequence[float]) -> Iterator[Point]:
     workload = suite.get(name, size="paper")
     plain = measured(workload, count)
     yield Point("PyTorch", plain.bytes, 1.0)
@@ -131,6 +131,7 @@ def budgeted(workload: Any, count: int, share: float) -> Cost:
 def options_of() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(BATCHES), help="workloads, separated by commas")
+    parser.add_argument("--shares", default=",".join(map(str, SHARES)), help="limits, separated by commas")
     parser.add_argument("--no-pytorch", action="store_true", help="only Handheld's plans")
     parser.add_argument("--no-handheld", action="store_true", help="only PyTorch")
     parser.add_argument("--json", help="write all figures here")
@@ -140,6 +141,7 @@ def options_of() -> argparse.Namespace:
 def main() -> int:
     options = options_of()
     warnings.simplefilter("ignore")
+    shares = [float(share) for share in options.shares.split(",")]
     for name in options.only.split(","):
         count = BATCHES[name]
         rows: list[Row] = []
@@ -148,7 +150,7 @@ def main() -> int:
         sources += [] if options.no_pytorch else [pytorch_points]
         for source in sources:
             try:
-                for point in source(name, count):
+                for point in source(name, count, shares):
                     print(f"    {point.name:26} {point.bytes / MIB:9.1f} {point.factor:6.3f} {point.notes}", flush=True)
                     rows.append(row_of(name, count, point))
             except HandheldError as error:
