@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 #: Placing tensors leaves gaps, so the first choice may not fit. How often another one is tried.
 ROUNDS = 6
 #: The smallest plan in pieces: these shares of the smallest one without are tried.
-SHARES = (0.55, 0.7, 0.8, 0.9)
+SHARES = (0.55, 0.7, 0.85)
 #: How often a plan in pieces is made smaller because it is larger than expected.
-PIECE_ROUNDS = 4
+PIECE_ROUNDS = 8
 #: Shares of the room for which a plan in pieces is looked for: placing tensors leaves gaps.
 ROOMS = (1.0, 0.9)
 #: A plan of any size, to find out what a step needs.
@@ -167,8 +167,12 @@ class Fitting:
         """A plan within the limit that computes values in pieces; None if none is found. Of the fewest pieces that are
         enough, it is the one that is predicted to be the fastest."""
         room = limit - self._rest(self.whole, self.ways[-1])
+        none: set[int] = set()
         for count, share in itertools.product(counts, ROOMS if room > 0 else ()):
+            if count in none:
+                continue  # A smaller room is for plans that turned out larger than expected.
             ways = [choices for way in WAYS if (choices := self._choices(int(room * share), count, way))]
+            none |= set() if ways else {count}
             for choices in sorted(ways, key=lambda choices: max(pieces.seconds for pieces in choices.values())):
                 plan = self._made_in_pieces(choices, room, limit)
                 if plan is not None:
@@ -182,14 +186,18 @@ class Fitting:
         for _ in range(PIECE_ROUNDS):
             if plan.bytes <= limit:
                 break
-            room -= max(3 * (plan.bytes - limit) // 2, limit // 40)
+            room -= max(plan.bytes - limit, limit // 100)
             found = {name: self._piece_search(name).more(pieces, room) for name, pieces in now.items()}
             known = {name: pieces for name, pieces in found.items() if pieces is not None}
             if len(known) < len(now):
                 return None
             if known != now:
                 now, plan = known, self._made(self._fits_in_pieces(known, self.ways[-1]))
-        return plan if plan.bytes <= limit else None
+        if plan.bytes > limit:
+            return None
+        fewer = {name: self._piece_search(name).fewer(pieces, room) for name, pieces in now.items()}
+        other = self._made(self._fits_in_pieces(fewer, self.ways[-1])) if fewer != now else plan
+        return other if other.bytes <= limit else plan
 
     def _choices(self, room: int, count: int, way: Way) -> dict[str, Pieces]:
         """A choice for each graph; none if there is none for one of them."""
