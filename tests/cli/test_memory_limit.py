@@ -44,7 +44,7 @@ from torch import nn
 
 def make():
     model = nn.Sequential(nn.Linear(32, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 7))
-    batch = torch.randn(512, 32), torch.zeros(512, dtype=torch.int64)
+    batch = torch.randn(500, 32), torch.zeros(500, dtype=torch.int64)  # 8 pieces do not divide it.
     return model, nn.functional.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), batch
 """
 WORDS = ("--steps", "6", "--no-ceilings", "--no-report", "--json")
