@@ -113,7 +113,7 @@ def test_inputs_of_a_busy_device_are_staged() -> None:
         graph = session.plan.graphs["train"].graph
         pictures = graph.inputs[0].tensor
         reads = next(i for i, node in enumerate(graph.nodes) if pictures in (view.tensor for view in node.inputs))
-        session.run_repeated("train", {reads: 2000})  # The device is busy with these when the next input comes.
+        session.run_repeated("train", {reads: 20_000})  # The device is busy with these when the next input comes.
         before = session.input_ways()
         session.upload("train", pictures, batches[0][0].numpy())
         assert session.input_ways() == (before[0], before[1] + 1)
