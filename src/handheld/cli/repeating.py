@@ -21,6 +21,7 @@ from handheld.cli.data_options import PLAIN, DataOptions
 from handheld.cli.means_options import AS_IS, Means
 from handheld.device import DeviceCaps
 from handheld.errors import HandheldError, OutOfMemory, PlanError, RunFileError
+from handheld.limits.parts import why_whole
 from handheld.partial.options import WHOLE, PartialOptions
 from handheld.plan.plan import Plan
 from handheld.plan.tuning import Entry, TuningRecord, load_tuning
@@ -180,20 +181,10 @@ def planned(step: Step, names: list[str], request: Request) -> Plan:
     try:
         return step.plan(request.on, micro_batches=1, **options)
     except OutOfMemory as error:
-        raise _with_parts(error, step, request.on, options) from None
-
-
-def _with_parts(error: OutOfMemory, step: Step, device: str, options: dict[str, Any]) -> OutOfMemory:
-    """The same error; if a training would fit because it divides its batches, it says so."""
-    try:
-        parts = step.copy().plan(device, **options).options.get("parts")
-    except PlanError:
-        return error
-    if not parts:
-        return error
-    count = -(-parts["batch"] // parts["size"])
-    text = f"{error}. handheld train fits: it runs a batch in {count} micro-batches of {parts['size']} samples, "
-    return error.again(f"{text}but a profile is of whole batches", error.largest_batch)
+        if why_whole(step):
+            raise
+        text = f"{error}. handheld train may also divide a batch into micro-batches, a profile is of whole batches"
+        raise error.again(text, error.largest_batch) from None
 
 
 def _record(run: Run) -> TuningRecord | None:

@@ -1,19 +1,10 @@
 // Contractions, second launch: adds up the parts of k. One work-item computes one element of the output.
 //
 //     part[s, g, m, n]   s = 0, 1, .. splits - 1, always added in this order
-//     out = part[0] + part[1] + ..,  then the epilogue (WEIGHT has none: the sum is the output)
+//     out = part[0] + part[1] + ..,  then the epilogue. WEIGHT has none, and uses combine.cl
 //
 // contract_maps.cl comes before this file.
 
-#if MODE == WEIGHT
-__kernel void combine(const __global float *part, int splits, int all, __global OUT_TYPE *out) {
-  const int at = get_global_id(0);
-  if (at >= all) return;
-  float sum = 0.0f;
-  for (int s = 0; s < splits; ++s) sum += part[s * all + at];
-  PUT(sum, at, out);
-}
-#else
 __kernel void combine(MAP_PARAMS, const __global float *part, int splits EPILOGUE_PARAMS) {
   const int at = get_global_id(0), all = sets * M * N;
   if (at >= all) return;
@@ -23,4 +14,3 @@ __kernel void combine(MAP_PARAMS, const __global float *part, int splits EPILOGU
   for (int s = 0; s < splits; ++s) sum += part[s * all + at];
   STORE(sum, m, n)
 }
-#endif

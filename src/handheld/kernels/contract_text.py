@@ -29,6 +29,8 @@ def program_text(problem: Problem, end: Epilogue | None, tile: Mapping[str, int]
     if problem.phased:
         defines["PHASED"] = 1
     kernel = next((v for k, v in FILES.items() if k in tile), "contract_register.cl")
+    if "COMBINE" in tile and problem.mode == "WEIGHT":
+        kernel = "combine.cl"
     register = ("contract_register.cl", "direct.cl", "few.cl", "winograd.cl", "dots.cl")
     before = ("wide.cl",) if kernel in register else ()
     region = ("region.cl",) if kernel in ("direct.cl", "few.cl") else ()

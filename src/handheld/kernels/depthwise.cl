@@ -509,14 +509,5 @@ void weight(WEIGHT_PARAMS, int parts, __global SUM_TYPE *out) {
     barrier(CLK_LOCAL_MEM_FENCE);
   }
 }
-
-// Adds up the parts in order. One work-item per element of the output.
-__kernel void combine(const __global float *part, int parts, int all, __global OUT_TYPE *out) {
-  const int at = get_global_id(0);
-  if (at >= all) return;
-  float sum = 0.0f;
-  for (int s = 0; s < parts; ++s) sum += part[s * all + at];
-  PUT(sum, at, out);
-}
 #endif
 #endif

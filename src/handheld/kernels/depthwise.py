@@ -116,7 +116,9 @@ def _weight_groups(
     parts = min(-(-pixels // (items * PART_TERMS)), -(-PART_GROUPS * caps.compute_units // (turns * out[0])))
     parts = max(parts, 1)
     defines = {**halves, "MODE": 2, "LOCAL": 1, "ITEMS": items, "HELD": HELD}
-    text = with_defines(defines | ({"PARTS": 1} if parts > 1 else {}), text)
+    text = (
+        with_defines(defines | {"PARTS": 1}, text + read_cl("combine.cl")) if parts > 1 else with_defines(defines, text)
+    )
     size = (items * turns, parts, out[0])
     to: Arg = Workspace(0) if parts > 1 else Buffer(node.outputs[0])
     launches = [Launch("weight", text, (*args, *ints(parts), to), size, (items, 1, 1))]

@@ -215,13 +215,4 @@ __kernel void weight_lanes(const __global float *x, int x_0, int x_i, int x_c, i
   for (int j = 0; j < live; ++j)
     for (int t = 0; t < taps; ++t) out[(o + j) * taps + t] = total[t * LANES + j];
 }
-
-// Adds up the parts in order. One work-item per element of the output.
-__kernel void combine(const __global float *partial, int parts, int all, __global float *out) {
-  const int at = get_global_id(0);
-  if (at >= all) return;
-  float sum = 0.0f;
-  for (int s = 0; s < parts; ++s) sum += partial[s * all + at];
-  out[at] = sum;
-}
 #endif

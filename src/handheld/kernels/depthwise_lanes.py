@@ -107,7 +107,7 @@ def lower_weight(node: Node, graph: Graph, caps: DeviceCaps, geometry: Geometry)
         *ints(top, left, high, wide, out[0], images, part),
         to,
     )
-    text = with_defines({"MODE": 2}, read_cl("wide.cl") + read_cl("depthwise_lanes.cl"))
+    text = with_defines({"MODE": 2}, "".join(map(read_cl, ("wide.cl", "depthwise_lanes.cl", "combine.cl"))))
     launches, why = (
         [Launch("weight_lanes", text, args, (groups, parts), (1, 1))],
         f"depthwise, {LANES} channels at a time",

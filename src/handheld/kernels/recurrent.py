@@ -19,7 +19,7 @@ from handheld.graph.graph import Graph, Node
 from handheld.kernels.args import group, ints, line
 from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, read_cl, round_up, with_defines
 
-#: CPU: the terms that a work-item packs. The same as in recurrent.cl.
+#: CPU: the terms that a work-item packs. The same as in recurrent_lanes.cl.
 PACKED = 16
 #: CPU: the most panels of columns of a gradient at once.
 PANELS = 4
@@ -65,7 +65,7 @@ class _Cell:
         else:
             local = (min(group(caps, 16), _power(row_blocks)), 1)
             size = (round_up(row_blocks, local[0]), lane_blocks)
-        text = read_cl("math.cl") + read_cl("recurrent.cl") + (read_cl("recurrent_rows.cl") if blocks else "")
+        text = read_cl("math.cl") + _text("recurrent_lanes.cl") + (read_cl("recurrent_rows.cl") if blocks else "")
         return _Cell(
             caps,
             with_defines({"LANES": lanes, "ROWS": rows, "PANELS": panels}, text),
@@ -151,6 +151,11 @@ def _shape(caps: DeviceCaps, batch: int, hidden: int, per_unit: int, terms: int)
         tile //= 2
 
 
+def _text(sums: str) -> str:
+    """The text of the kernels with one launch per step, with the sums of this file."""
+    return "".join(map(read_cl, ("recurrent.cl", sums, "recurrent_steps.cl")))
+
+
 def _tiles(caps: DeviceCaps, steps: int, batch: int, hidden: int, gates: int, backward: bool) -> _Cell:
     """GPU: one work-group per tile. Its work-items share the sum over k in slices."""
     per_unit, terms = (1, gates * hidden) if backward else (gates, hidden)
@@ -163,7 +168,7 @@ def _tiles(caps: DeviceCaps, steps: int, batch: int, hidden: int, gates: int, ba
     defines: dict[str, object] = {"LANES": 1, "ROWS": 1, **shape, "WHOLE": int(terms % 4 == 0)}
     return _Cell(
         caps,
-        with_defines(defines, read_cl("recurrent.cl")),
+        with_defines(defines, _text("recurrent_tiles.cl")),
         steps,
         batch,
         hidden,

@@ -31,6 +31,18 @@ Make = Callable[[Step, str, DeviceCaps, Sequence[str], Mapping[str, Any]], Plan]
 DEAR = 0.03
 
 
+def why_whole(step: Step) -> str:
+    """Why the batches of a step cannot be divided without another update; "" if they can."""
+    if step.code is None:
+        return "a step file cannot be divided, because the code of its model is not there"
+    try:
+        norms = step.code.batch_norms()
+        step.code.kind_of_loss()
+    except CaptureError as error:
+        return str(error)
+    return f"{count_of(norms, 'batch norm')} would see fewer samples" if norms else ""
+
+
 @dataclass(frozen=True)
 class Splitting:
     """A request whose training step may run in micro-batches."""
@@ -52,17 +64,9 @@ class Splitting:
 
     def why_not(self) -> str:
         """Why micro-batches would not give the same update; "" if they would."""
-        step = self.request.step
-        if step.code is None:
-            return "a step file cannot be divided, because the code of its model is not there"
         if any(name.endswith(".accumulate") for name in self.request.names):
             return "gradients are accumulated over several batches already"
-        try:
-            norms = step.code.batch_norms()
-            step.code.kind_of_loss()
-        except CaptureError as error:
-            return str(error)
-        return f"{count_of(norms, 'batch norm')} would see fewer samples" if norms else ""
+        return why_whole(self.request.step)
 
     def plan(self, count: int, make: Make = make_plan) -> Plan:
         """The plan with `count` micro-batches. Raises OutOfMemory, or PlanError if they are not possible.
